@@ -68,6 +68,7 @@ Measurement measure(const Workload& workload, const std::shared_ptr<Accelerator>
   Outcome& outcome = measurement.outcome;
   outcome.policy = workload.scenario.policy.name;
   outcome.options = std::move(made.options);
+  prepare(*workload.trace, *made.policy, workload.machine, rehearse);  // as the prediction did
   outcome.program = lowered != nullptr ? *lowered : lower(*workload.trace, *made.policy, workload.machine);
 
   HostMachineOptions machine_options;

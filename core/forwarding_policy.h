@@ -14,6 +14,9 @@ class ForwardingPolicy : public Policy {
   explicit ForwardingPolicy(Policy& asked) : asked_(asked) {}  // which outlives this one
 
   Requirements requirements() const override { return asked_.requirements(); }
+  void prepare(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) override {
+    asked_.prepare(trace, machine, rehearse);
+  }
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     return asked_.layout(machine, program);
   }

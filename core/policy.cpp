@@ -2,6 +2,7 @@
 
 namespace tencache {
 
+void Policy::prepare(const Trace&, const MachineSpec&, const RehearseTrace&) {}
 Layout Policy::layout(const MachineSpec&, const Program*) const { return {}; }
 void Policy::on(const Event&, const View&, Actions&) {}
 void Policy::place(const Trace&, const MachineSpec&, std::vector<Device>&) const {}

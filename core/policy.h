@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -66,15 +67,25 @@ class Policy;
 // What a rehearsal tells: a program, simulated from its start under another policy object until the state recurs.
 struct Rehearsal {
   bool fits = false;
-  bool complete = false;         // false: the budget ended it; the figures are of what ran by then
-  Nanoseconds iteration_ns = 0;  // mean of the steady period; 0 if not one iteration was done
-  std::uint64_t events = 0;      // completions simulated: what planning budgets count
-  // By op, in the last whole iteration, since it began: issued (before it waits for what it needs), started, done.
-  std::vector<Nanoseconds> issued_ns, ready_ns, done_ns;
+  bool complete = false;            // false: the budget ended it; the figures are of what ran by then
+  Nanoseconds iteration_ns = 0;     // mean of the steady period; 0 if not one iteration was done
+  std::uint64_t events = 0;         // completions simulated: what planning budgets count
+  Bytes stored = 0;                 // written to tiers of storage in an iteration, mean of the steady period
+  std::vector<std::uint8_t> tiers;  // where everything was at the last iteration's end: by chunk, a bit for each tier
+};
+struct RehearsalLimits {
+  std::uint64_t events = std::numeric_limits<std::uint64_t>::max();  // completions, about
+  std::uint64_t iterations = 8;                                      // at most; fewer if the state recurs
+  // An iteration that takes longer, after the first `settling`, ends the rehearsal, which is then not complete.
+  Nanoseconds hopeless_ns = std::numeric_limits<Nanoseconds>::max();
+  std::uint64_t settling = 1;
 };
 // The candidate must be an object of its own, and not one that rehearses. A rank of several is rehearsed alone.
 using Rehearse = std::function<Rehearsal(const Program& program, const MachineSpec& machine, Policy& candidate,
-                                         std::uint64_t max_events)>;
+                                         const RehearsalLimits& limits)>;
+// The same of a trace, whose ops are placed and ordered as the candidate says.
+using RehearseTrace = std::function<Rehearsal(const Trace& trace, const MachineSpec& machine, Policy& candidate,
+                                              const RehearsalLimits& limits)>;
 
 // ---- The view: what a policy may look at. ---------------------------------------------------------------------------
 
@@ -104,8 +115,8 @@ struct View {
   bool dead(TensorId tensor) const { return (*dead_flags)[tensor] != 0; }
   // Whether the run offers rehearsals, and one; needs `program`. A pure function of program, machine and candidate.
   bool can_rehearse() const { return rehearsals != nullptr && *rehearsals; }
-  Rehearsal rehearse(Policy& candidate, std::uint64_t max_events) const {
-    return (*rehearsals)(*program, machine, candidate, max_events);
+  Rehearsal rehearse(Policy& candidate, const RehearsalLimits& limits) const {
+    return (*rehearsals)(*program, machine, candidate, limits);
   }
   // Transfers queued or running on the link.
   std::uint32_t transfers_on(LinkId link) const { return link_load[link]; }
@@ -215,6 +226,12 @@ struct Layout {
       true;  // where the policy names no victims the engine takes the coldest; false: out of memory
   // Where persistent tensors of a role start; no_tier: the machine says.
   std::array<TierId, role_count> initial = for_every_role(no_tier);
+  // Before that: by chunk, a bit for each tier that has a copy at the start, as Rehearsal::tiers. What finds no room
+  // there starts as above. Empty: nothing is said.
+  std::vector<std::uint8_t> start;
+  // The policy promises that it needs no copy of a value that is overwritten before it is read: the value dies with its
+  // last read, as that of a tensor that is not persistent. The engine checks the schedule; live it keeps them all.
+  bool forgets_overwritten = false;
 };
 
 struct RoomRequest {
@@ -229,6 +246,9 @@ class Policy {
   virtual ~Policy() = default;
 
   virtual Requirements requirements() const { return {}; }
+  // Called once, before all else, with the trace as it was recorded, if the run offers rehearsals before it begins.
+  // Default: plans nothing.
+  virtual void prepare(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse);
   // Called once, before the run. `program` is null for a live program whose schedule is not known yet.
   virtual Layout layout(const MachineSpec& machine, const Program* program) const;
   virtual void on(const Event& event, const View& view, Actions& actions);

@@ -6,66 +6,22 @@
 #include "sim/sim_machine.h"
 
 namespace tencache {
-namespace {
-
-constexpr std::uint64_t most_iterations = 8;
-
-// The candidate, and when its ops came to pass.
-class Observed final : public Policy {
- public:
-  Observed(Policy& inner, std::size_t op_count) : inner_(inner) {
-    for (std::vector<Nanoseconds>* times : {&now_.issued_ns, &now_.ready_ns, &now_.done_ns}) times->resize(op_count);
-  }
-
-  Requirements requirements() const override { return inner_.requirements(); }
-  Layout layout(const MachineSpec& machine, const Program* program) const override {
-    return inner_.layout(machine, program);
-  }
-  void on(const Event& event, const View& view, Actions& actions) override {
-    switch (event.kind) {
-      case EventKind::iteration_begin:
-        begin_ns_ = view.now;
-        break;
-      case EventKind::op_issued:
-        now_.issued_ns[event.op] = view.now - begin_ns_;
-        break;
-      case EventKind::op_ready:
-        now_.ready_ns[event.op] = view.now - begin_ns_;
-        break;
-      case EventKind::op_done:
-        now_.done_ns[event.op] = view.now - begin_ns_;
-        break;
-      default:
-        break;
-    }
-    inner_.on(event, view, actions);
-    if (event.kind == EventKind::iteration_end) last_ = now_;
-  }
-  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
-    inner_.make_room(request, view, victims);
-  }
-  std::uint64_t fingerprint() const override { return inner_.fingerprint(); }
-
-  Rehearsal take_times() { return std::move(last_); }
-
- private:
-  Policy& inner_;
-  Nanoseconds begin_ns_ = 0;
-  Rehearsal now_, last_;
-};
-
-}  // namespace
-
-Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& candidate, std::uint64_t max_events) {
-  Observed observed(candidate, program.trace.ops.size());
+Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& candidate,
+                   const RehearsalLimits& limits) {
   SimMachine simulated(machine);
-  Engine engine(machine, simulated, observed, &program);
+  Nanoseconds begin_ns = 0;  // of the present iteration
+  EngineOptions options;
+  options.on_iteration = [&](std::uint64_t) { begin_ns = simulated.now(); };
+  Engine engine(machine, simulated, candidate, &program, std::move(options));
   std::uint64_t events = 0;
   bool fits = true;
+  const auto hopeless = [&] {
+    return engine.iteration() >= limits.settling && simulated.now() - begin_ns > limits.hopeless_ns;
+  };
   try {
-    engine.start({.max_iterations = most_iterations, .until_steady = true});
+    engine.start({.max_iterations = limits.iterations, .until_steady = true});
     Completion completion;
-    for (; !engine.finished() && events < max_events;) {
+    for (; !engine.finished() && events < limits.events && !hopeless();) {
       if (simulated.wait(completion)) {
         engine.handle(completion);
         ++events;
@@ -76,12 +32,24 @@ Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& c
   } catch (const OutOfMemory&) {
     fits = false;
   }
-  Rehearsal rehearsal = observed.take_times();
+  Rehearsal rehearsal;
   rehearsal.fits = fits;
   rehearsal.complete = engine.finished();
   rehearsal.events = events;
   const RunResult result = engine.result();
   if (result.iterations > 0) rehearsal.iteration_ns = result.window.time_ns / static_cast<Nanoseconds>(result.period);
+  for (LinkId link = 0; link < machine.links.size() && result.iterations > 0; ++link) {
+    if (machine.tiers[machine.links[link].to].kind != TierKind::nvme) continue;
+    rehearsal.stored += result.window.links[link].bytes / result.period;
+  }
+  if (!rehearsal.complete) return rehearsal;
+  const Residency& memory = engine.memory();
+  rehearsal.tiers.resize(memory.chunk_total(), 0);
+  for (ChunkId chunk = 0; chunk < rehearsal.tiers.size(); ++chunk) {
+    for (TierId tier = 0; tier < memory.tier_count(); ++tier) {
+      if (memory.valid(chunk, tier)) rehearsal.tiers[chunk] |= static_cast<std::uint8_t>(1u << tier);
+    }
+  }
   return rehearsal;
 }
 

@@ -5,8 +5,9 @@
 
 namespace tencache {
 
-// Runs the program on a simulated machine of one rank until the state recurs, at most eight iterations or about
-// `max_events` completions. Nothing is kept between calls.
-Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& candidate, std::uint64_t max_events);
+// Runs the program on a simulated machine of one rank until the state recurs or a limit ends it. Nothing is kept between
+// calls.
+Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& candidate,
+                   const RehearsalLimits& limits);
 
 }  // namespace tencache

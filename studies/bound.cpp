@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "core/error.h"
@@ -17,6 +18,7 @@ namespace tencache {
 namespace {
 
 constexpr std::size_t parts_at_most = 400;
+constexpr std::size_t most_turns = 4;
 
 // A way to bound the time of a window [i, j) of parts: what its fixed ops need, which may be negative, and what each
 // movable op adds if it stays on the GPU.
@@ -46,10 +48,42 @@ struct Weight {
   const CpuSide* side = nullptr;
 };
 
+// The iteration as one that begins with another op: what was alive there is kept from one to the next.
+Trace turned(const Trace& trace, OpIndex begin) {
+  Trace result = trace;
+  std::rotate(result.ops.begin(), result.ops.begin() + begin, result.ops.end());
+  std::vector<std::uint8_t> before(trace.tensors.size(), 0);
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    const Op& op = trace.ops[index];
+    for (std::uint64_t i = op.first_access; i < op.first_access + op.read_count + op.write_count; ++i) {
+      const TensorId tensor = trace.accesses[i];
+      if (index < begin) {
+        before[tensor] = 1;
+      } else if (before[tensor] != 0) {
+        result.tensors[tensor].persistent = true;
+      }
+    }
+  }
+  return result;
+}
+
 class RankBound {
  public:
-  RankBound(const Trace& trace, const MachineSpec& machine)
-      : machine_(machine), trace_(trace, machine), cuts_(trace_, parts_at_most) {
+  RankBound(const Trace& trace, const MachineSpec& machine) : RankBound(trace, machine, {}) { add_turned(trace); }
+
+  Bound bound() const {
+    Bound bound = own_bound();
+    // What holds for a steady period only.
+    bound.any_run_seconds = bound.seconds;
+    add_late_terms(bound, true);
+    for (const Turned& turned : turned_) turned.bound->bind_turned(bound, turned.begin);
+    return bound;
+  }
+
+ private:
+  // `sides`: those of the iteration as it is, for one that was turned; empty: this is it.
+  RankBound(const Trace& trace, const MachineSpec& machine, std::vector<CpuSide> sides)
+      : machine_(machine), trace_(trace, machine), cuts_(trace_, parts_at_most), sides_(std::move(sides)) {
     compute_.assign(cuts_.count() + 1, 0);
     for (std::size_t unit = 0; unit < trace_.units.size(); ++unit) {
       compute_[cuts_.part_of_unit[unit] + 1] += static_cast<double>(trace_.units[unit].gpu_ns);
@@ -57,11 +91,63 @@ class RankBound {
     for (std::size_t part = 0; part < cuts_.count(); ++part) compute_[part + 1] += compute_[part];
     add_needs();
     for (const Need& need : needs_) base_.push_back(base_of(need));
-    add_cpu_sides();
+    if (sides_.empty()) add_cpu_sides();
     choose_weights();
   }
 
-  Bound bound() const {
+  // Where phases change: a window there may reach over the iteration's end.
+  void add_turned(const Trace& trace) {
+    for (std::size_t unit = 1; unit < trace_.units.size() && turned_.size() < most_turns; ++unit) {
+      const OpIndex begin = trace_.units[unit].first;
+      if (trace.ops[begin].phase == trace.ops[trace_.units[unit - 1].first].phase) continue;
+      if (trace.ops[begin].phase == Phase::loss) continue;
+      Turned turned{.begin = begin, .trace = std::make_unique<Trace>(tencache::turned(trace, begin)), .bound = nullptr};
+      const auto before = std::ranges::count_if(
+          trace_.movable, [&](const MovableOp& op) { return trace_.units[op.unit].first < begin; });
+      std::vector<CpuSide> sides = sides_;
+      for (CpuSide& side : sides)
+        std::rotate(side.of_movable.begin(), side.of_movable.begin() + before, side.of_movable.end());
+      turned.bound.reset(new RankBound(*turned.trace, machine_, std::move(sides)));
+      turned_.push_back(std::move(turned));
+    }
+  }
+
+  // As of one that began with that op of the iteration as it is.
+  void bind_turned(Bound& bound, OpIndex begin) const {
+    std::vector<std::size_t> all(needs_.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    const Best together = best(all);
+    const double seconds = together.ns * (1 - 1e-12) * 1e-9;
+    if (seconds <= bound.seconds) return;
+    std::vector<double> excess_ns(needs_.size(), 0);
+    for (const Window& window : together.windows) {
+      if (window.need != 0) excess_ns[window.need] += window.ns - window.compute_ns;
+    }
+    const auto most = std::max_element(excess_ns.begin(), excess_ns.end());
+    if (*most <= 0) return;
+    const auto as_recorded = [&](std::vector<BoundWindow>& windows) {
+      const auto count = static_cast<OpIndex>(trace_.trace->ops.size());
+      for (BoundWindow& window : windows) {
+        window.first = (window.first + begin) % count;
+        window.last = (window.last + begin) % count;
+        window.term += "+turned";
+      }
+    };
+    BoundTerm term = with_windows(static_cast<std::size_t>(most - excess_ns.begin()), together);
+    term.name += "+turned";
+    as_recorded(term.windows);
+    bind(bound, term, seconds);
+    bound.windows.clear();
+    for (const Window& window : together.windows) {
+      if (window.need != 0) bound.windows.push_back(described(window));
+    }
+    as_recorded(bound.windows);
+    sort_windows(bound.windows);
+    std::erase_if(bound.terms, [&](const BoundTerm& other) { return other.name == term.name; });
+    bound.terms.push_back(std::move(term));
+  }
+
+  Bound own_bound() const {
     Bound bound;
     const auto term = [&bound](const char* name, double ns) {
       bound.terms.push_back({.name = name, .seconds = ns * 1e-9});
@@ -94,13 +180,15 @@ class RankBound {
       const auto need = static_cast<std::size_t>(most - excess_ns.begin());
       bind(bound, *most > 0 ? with_windows(need, together) : bound.terms.front(), seconds);
     }
-    bound.any_run_seconds = bound.seconds;
-    add_late_terms(bound, true);
     bound.misfit = misfit();
     return bound;
   }
 
- private:
+  struct Turned {
+    OpIndex begin = 0;
+    std::unique_ptr<Trace> trace;
+    std::unique_ptr<RankBound> bound;
+  };
   struct Window {
     std::size_t begin = 0, end = 0;
     std::size_t need = 0;           // the greatest; 0: compute
@@ -285,31 +373,38 @@ class RankBound {
     return side;
   }
 
-  // For each need the weight that is best for the whole iteration as one window: where all movable ops together cost as
-  // much on either side, or some other.
+  // Of all sides and some weights those with which the windows of all needs together, or one alone, bound the most.
   void choose_weights() {
     weights_ = {{.weight = 0, .side = &sides_[0]}};
     if (trace_.movable.empty()) return;
-    for (const Need& need : needs_) {
-      Weight best;
-      double most = 0;
-      const double base = base_ns(need, 0, cuts_.count());
+    std::vector<std::vector<std::size_t>> together = {{0}, {0}};
+    for (std::size_t need = 1; need < needs_.size(); ++need) together[1].push_back(need);
+    for (std::size_t need = 1; need + 1 < needs_.size() && needs_.size() > 2; ++need) together.push_back({0, need});
+    for (const std::vector<std::size_t>& needs : together) {
+      Weight best = weights_[0];
+      double most = roughly_best_ns(needs, best);
+      const auto attempt = [&](Weight weight) {
+        if (weight.weight <= 0 || weight.weight >= 1) return;
+        const double ns = roughly_best_ns(needs, weight);
+        if (ns <= most) return;
+        most = ns;
+        best = weight;
+      };
       for (const CpuSide& side : sides_) {
-        double on_gpu = 0, on_cpu = 0;
-        for (const double ns : need.of_movable) on_gpu += ns;
-        for (const double ns : side.of_movable) on_cpu += ns;
-        if (on_gpu == 0 || on_cpu == 0) continue;
-        for (const double weight : {on_gpu / (on_gpu + on_cpu), 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8}) {
-          double ns = (1 - weight) * base + weight * side.fixed_ns;
-          for (std::size_t i = 0; i < need.of_movable.size(); ++i) {
-            ns += std::min((1 - weight) * need.of_movable[i], weight * side.of_movable[i]);
-          }
-          if (best.side != nullptr && ns <= most) continue;
-          most = ns;
-          best = {.weight = weight, .side = &side};
+        for (const double weight : {0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8}) {
+          attempt({.weight = weight, .side = &side});
         }
+        // Where all movable ops together cost as much on either lane.
+        const double on_gpu = std::accumulate(needs_[0].of_movable.begin(), needs_[0].of_movable.end(), 0.0);
+        const double on_cpu = std::accumulate(side.of_movable.begin(), side.of_movable.end(), 0.0);
+        if (on_gpu > 0 && on_cpu > 0) attempt({.weight = on_gpu / (on_gpu + on_cpu), .side = &side});
       }
-      if (best.side != nullptr) weights_.push_back(best);
+      for (double step = 0.05; step > 0.005; step /= 2) {
+        const Weight around = best;
+        attempt({.weight = around.weight + step, .side = around.side});
+        attempt({.weight = around.weight - step, .side = around.side});
+      }
+      if (best.weight > 0) weights_.push_back(best);
     }
   }
 
@@ -368,6 +463,36 @@ class RankBound {
     for (std::size_t j = parts; j > 0; j = last[j].begin) result.windows.push_back(last[j]);
     std::reverse(result.windows.begin(), result.windows.end());
     return result;
+  }
+
+  // The same over fewer cuts: to choose weights by.
+  double roughly_best_ns(const std::vector<std::size_t>& needs, const Weight& weight) const {
+    constexpr std::size_t cuts = 64;
+    const std::size_t parts = cuts_.count(), stride = (parts + cuts - 1) / cuts;
+    std::vector<std::vector<double>> sums;
+    for (const std::size_t need : needs) sums.push_back(movable_sums(needs_[need], weight));
+    const auto phase_at = [&](std::size_t unit) { return trace_.trace->ops[trace_.units[unit].first].phase; };
+    std::vector<std::size_t> places(1, 0);
+    for (std::size_t part = 1; part < parts; ++part) {
+      const std::size_t unit = cuts_.first_unit[part];
+      if (part % stride == 0 || phase_at(unit) != phase_at(unit - 1)) places.push_back(part);
+    }
+    places.push_back(parts);
+    std::vector<double> most(places.size(), 0);
+    for (std::size_t b = 1; b < places.size(); ++b) {
+      const std::size_t j = places[b];
+      most[b] = -1;
+      for (std::size_t a = 0; a < b; ++a) {
+        const std::size_t i = places[a];
+        double cost = 0;
+        for (std::size_t n = 0; n < needs.size(); ++n) {
+          const double base = base_[needs[n]][first_ending_at(j) + i];
+          cost = std::max(cost, (1 - weight.weight) * base + sums[n][j] - sums[n][i]);
+        }
+        most[b] = std::max(most[b], most[a] + cost);
+      }
+    }
+    return most.back() + weight.weight * weight.side->fixed_ns;
   }
 
   BoundWindow described(const Window& window) const {
@@ -429,6 +554,7 @@ class RankBound {
   std::vector<std::vector<double>> base_;  // of each need
   std::vector<CpuSide> sides_;             // [0]: the whole lane
   std::vector<Weight> weights_;
+  std::vector<Turned> turned_;
 };
 
 }  // namespace

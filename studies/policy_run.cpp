@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "policies/registry.h"
+#include "sim/rehearse.h"
 #include "sim/simulate.h"
 #include "studies/bound.h"
 #include "traces/transform/lower.h"
@@ -16,6 +17,7 @@ namespace {
 
 void simulate_one(const Trace& trace, const MachineSpec& machine, Policy& policy, const RunLimits& limits,
                   Outcome& outcome, const Recorders& recorders) {
+  prepare(trace, policy, machine, recorders.rehearse ? recorders.rehearse : rehearse);
   outcome.program = lower(trace, policy, machine);
   EngineOptions options;
   options.timeline = recorders.timeline;
@@ -42,6 +44,7 @@ void simulate_several(const Trace& trace, const MachineSpec& whole, const std::m
   for (std::size_t rank = 0; rank < traces.size(); ++rank) {
     const MachineSpec& machine = whole.of_rank(rank);
     policies.push_back(make_policy(outcome.policy, settings));
+    prepare(traces[rank], *policies.back().policy, machine, recorders.rehearse ? recorders.rehearse : rehearse);
     outcome.ranks[rank].program = lower(traces[rank], *policies.back().policy, machine);
     EngineOptions options;
     options.on_iteration = recorders.on_iteration;

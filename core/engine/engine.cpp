@@ -38,7 +38,7 @@ Layout checked_layout(const MachineSpec& spec, const Machine& machine, Policy& p
 std::unique_ptr<ProgramSource> source_of(const Program* program, const MachineSpec& spec, const Policy& policy,
                                          const Layout& layout) {
   if (program == nullptr) return std::make_unique<LiveProgram>();
-  return std::make_unique<OwnedProgram>(*program, spec, policy.requirements().governed, layout.blocking_step);
+  return std::make_unique<OwnedProgram>(*program, spec, policy.requirements().governed, layout);
 }
 
 }  // namespace
@@ -295,6 +295,7 @@ void Engine::place_initially(TensorId tensor) {
   const TierId wanted = layout_.initial[static_cast<std::size_t>(memory_.role(tensor))];
   const TierId first = layout_.unlimited_gpu ? TierId{0} : wanted != no_tier ? wanted : spec_.initial_tier;
   for (const ChunkId chunk : memory_.chunks_of(tensor)) {
+    if (start_where_laid_out(tensor, chunk)) continue;
     TierId tier = first;
     while (tier < memory_.tier_count() && !copies_.take(chunk, tier)) ++tier;
     if (tier == memory_.tier_count()) {
@@ -303,11 +304,28 @@ void Engine::place_initially(TensorId tensor) {
                             spec_.tiers[first].name + "' and spill to slower ones",
                         "", memory_.bytes_of(chunk));
     }
-    machine_.initialise(tensor, chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk),
-                        {tier, memory_.copy(chunk, tier).offset});
-    memory_.commit(chunk, tier);
+    initialise(tensor, chunk, tier);
   }
   lives_.born[tensor] = 1;
+}
+
+// The room is taken.
+void Engine::initialise(TensorId tensor, ChunkId chunk, TierId tier) {
+  machine_.initialise(tensor, chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk),
+                      {tier, memory_.copy(chunk, tier).offset});
+  memory_.commit(chunk, tier);
+}
+
+// In the tiers that Layout::start names, as far as there is room; false if it is in none then.
+bool Engine::start_where_laid_out(TensorId tensor, ChunkId chunk) {
+  if (chunk >= layout_.start.size() || layout_.unlimited_gpu) return false;
+  bool placed = false;
+  for (TierId tier = 0; tier < memory_.tier_count(); ++tier) {
+    if ((layout_.start[chunk] >> tier & 1) == 0 || !copies_.take(chunk, tier)) continue;
+    initialise(tensor, chunk, tier);
+    placed = true;
+  }
+  return placed;
 }
 
 // The last iteration ends with its ops: transfers that none will need are not part of it.

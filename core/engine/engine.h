@@ -182,6 +182,8 @@ class Engine {
   LiveProgram& live();
   Mover::Parts parts();
   void place_initially(TensorId tensor);
+  void initialise(TensorId tensor, ChunkId chunk, TierId tier);
+  bool start_where_laid_out(TensorId tensor, ChunkId chunk);
   void advance_time(Nanoseconds now);
 
   // The pump: lanes issue and start ops, links start copies, round after round until nothing moves.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <utility>
 
 #include "core/check.h"
@@ -258,6 +259,18 @@ void Mover::reclaim(TierId tier, Bytes bytes) {
   }
 }
 
+// If there were room: there is no copy of it on the way, nor in a tier below, and all of these take what has room.
+bool Mover::could_go_anywhere(ChunkId chunk, TierId tier) const {
+  if (parts_.transfers.first_of(chunk) != none) return false;
+  for (TierId below = static_cast<TierId>(tier + 1); below < parts_.memory.tier_count(); ++below) {
+    if (parts_.memory.copy(chunk, below).state != CopyState::absent || parts_.memory.copy(chunk, below).pins > 0) {
+      return false;
+    }
+    if (parts_.layout.allocators[below].kind != AllocatorKind::exact) return false;
+  }
+  return true;
+}
+
 void Mover::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, Priority priority) {
   std::uint64_t& asked = asked_[tier][prefetch ? 1 : 0];
   bool counts = asked != parts_.moment.input;
@@ -278,18 +291,25 @@ void Mover::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming,
   const Because for_room(parts_.session, why);
   std::vector<ChunkId> victims;
   parts_.session.ask_for_room({tier, lacking(), prefetch, incoming}, victims);
-  Refusal refusal = Refusal::none;
+  // While the tiers below are full, thousands of chunks may be asked in vain: none that is as large as one before.
+  Bytes too_large = std::numeric_limits<Bytes>::max();
+  const auto leaves = [&](ChunkId chunk) {
+    const Bytes bytes = parts_.memory.bytes_of(chunk);
+    if (bytes >= too_large && !can_drop(chunk, tier)) return false;
+    Refusal refusal = Refusal::none;
+    if (evict(chunk, tier, no_tier, priority, refusal)) return true;
+    if (refusal == Refusal::no_room && could_go_anywhere(chunk, tier)) too_large = std::min(too_large, bytes);
+    return false;
+  };
   for (const ChunkId chunk : victims) {
-    if (chunk < parts_.memory.chunk_total()) evict(chunk, tier, no_tier, priority, refusal);
+    if (chunk < parts_.memory.chunk_total()) leaves(chunk);
   }
   if (prefetch || !parts_.layout.fallback_eviction || lacking() == 0) return;
   why.reason = Reason::coldest;
   const Because as_fallback(parts_.session, why);
   for (ChunkId chunk = parts_.memory.coldest(tier); chunk != none && lacking() > 0;) {
     const ChunkId next = parts_.memory.warmer(chunk, tier);
-    if (parts_.memory.evictable(chunk, tier) && evict(chunk, tier, no_tier, priority, refusal)) {
-      ++parts_.ledger.counters().fallback_evictions;
-    }
+    if (parts_.memory.evictable(chunk, tier) && leaves(chunk)) ++parts_.ledger.counters().fallback_evictions;
     chunk = next;
   }
 }

@@ -79,6 +79,7 @@ class Mover final : public ActionTaker {
   void hold(const Action& action);
   bool reserve_destination(ChunkId chunk, TierId tier);
   void reclaim(TierId tier, Bytes bytes);
+  bool could_go_anywhere(ChunkId chunk, TierId tier) const;
 
   TransferId add(ChunkId chunk, TierId from, TierId to, Purpose purpose, Priority priority);
   void remove(TransferId id);

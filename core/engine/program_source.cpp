@@ -30,8 +30,8 @@ std::string ProgramSource::title_of(TensorId tensor) const {
 // ---- Owned ----------------------------------------------------------------------------------------------------------
 
 OwnedProgram::OwnedProgram(const Program& program, const MachineSpec& spec,
-                           const std::array<bool, role_count>& governed, bool blocking_step)
-    : ProgramSource(&program), schedule_(program.trace) {
+                           const std::array<bool, role_count>& governed, const Layout& layout)
+    : ProgramSource(&program), schedule_(program.trace), forgets_overwritten_(layout.forgets_overwritten) {
   const Trace& trace = program.trace;
   const TierId cpu = spec.tier_of(Device::cpu);
   for (OpIndex i = 0; i < trace.ops.size(); ++i) {
@@ -61,7 +61,12 @@ OwnedProgram::OwnedProgram(const Program& program, const MachineSpec& spec,
     const Role role = trace.tensors[tensor].role;
     if (read[tensor] != 0 && governed[static_cast<std::size_t>(role)]) read_on_gpu_.push_back(tensor);
   }
-  find_needs(blocking_step);
+  find_needs(layout.blocking_step);
+}
+
+bool OwnedProgram::overwritten_next(TensorId tensor) const {
+  const OpIndex next = schedule_.ops_of(tensor)[uses_total_[tensor] - uses_left_[tensor]];
+  return !std::ranges::find(schedule_.uses(next), tensor, &Use::tensor)->read;
 }
 
 // Which ops of the other lane must be done before an op may be issued: the latest that conflicts, looking back over the
@@ -151,8 +156,12 @@ void OwnedProgram::done(std::uint8_t lane, TierId tier, std::span<const Use> use
   ++sequences_[lane].done;
   TENCACHE_CHECK(sequences_[lane].done <= sequences_[lane].issued);
   for (const Use& use : uses) {
-    if (memory.persistent(use.tensor) || --uses_left_[use.tensor] > 0) continue;
-    uses_left_[use.tensor] = uses_total_[use.tensor];
+    const bool last = --uses_left_[use.tensor] == 0;
+    if (last) uses_left_[use.tensor] = uses_total_[use.tensor];
+    // What outlives the iteration may be looked at between it and the next.
+    const bool spent_here =
+        memory.persistent(use.tensor) ? forgets_overwritten_ && !last && overwritten_next(use.tensor) : last;
+    if (!spent_here) continue;
     // An op issued ahead gives it a new life already.
     if (memory.copy(memory.first_chunk(use.tensor), tier).pins == 0) spent.push_back(use.tensor);
   }

@@ -85,7 +85,7 @@ class OwnedProgram final : public ProgramSource {
  public:
   // Throws Error if the program does not suit the machine. `governed`: by role, Requirements::governed.
   OwnedProgram(const Program& program, const MachineSpec& spec, const std::array<bool, role_count>& governed,
-               bool blocking_step);
+               const Layout& layout);
 
   // Throws Error if the run would take longer than clocks go.
   void limit(const RunLimits& limits);
@@ -114,6 +114,8 @@ class OwnedProgram final : public ProgramSource {
   };
 
   void find_needs(bool blocking_step);
+  // The next op that uses it, in this iteration, writes it without reading it.
+  bool overwritten_next(TensorId tensor) const;
   TensorId in_program(TensorId tensor) const override { return tensor; }
 
   Schedule schedule_;
@@ -121,6 +123,7 @@ class OwnedProgram final : public ProgramSource {
   std::array<Sequence, lane_count> sequences_;
   std::vector<std::uint32_t> uses_left_;   // by tensor, in this iteration: 1 .. uses_total_, which it starts from
   std::vector<std::uint32_t> uses_total_;  // by tensor
+  bool forgets_overwritten_;               // Layout's
   std::vector<TensorId> read_on_gpu_;
 };
 

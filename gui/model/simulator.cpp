@@ -65,9 +65,9 @@ Recorders stoppable(const Stop& stop) {
     if (stop && stop()) throw Stopped();
   };
   recorders.rehearse = [&stop](const Program& planned, const MachineSpec& machine, Policy& candidate,
-                               std::uint64_t max_events) {
+                               const RehearsalLimits& limits) {
     StoppablePolicy policy(candidate, stop);
-    return rehearse(planned, machine, policy, max_events);
+    return rehearse(planned, machine, policy, limits);
   };
   return recorders;
 }

@@ -7,8 +7,7 @@ namespace tencache {
 
 void ForesightFlow::start(const View& view) {
   started_ = true;
-  if (clock_.times_ns.size() != view.schedule->op_count() + 1) clock_ = compute_clock(view.program->trace);
-  known_.start(view, chunk_bytes_, knobs_, clock_);
+  known_.start(view, chunk_bytes_, forgets_, knobs_);
 }
 
 void ForesightFlow::on(const Event& event, const View& view, Actions& actions) {
@@ -48,7 +47,6 @@ bool ForesightFlow::hear(const Event& event, const View& view) {
       return !gpu;  // the GPU's next one is issued at once
     case EventKind::transfer_done:
       if (!started_) return false;
-      if (view.machine.tiers[event.to].kind == TierKind::nvme) stored_ += view.memory.bytes_of(event.chunk);
       known_.arrived(event, view);
       return true;
     case EventKind::refused:

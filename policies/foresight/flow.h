@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "core/policy.h"
@@ -16,10 +15,10 @@ namespace tencache {
 
 class ForesightFlow {
  public:
-  ForesightFlow(Bytes chunk_bytes, const ForesightKnobs& knobs, ForesightClock clock)
+  ForesightFlow(Bytes chunk_bytes, bool forgets, const ForesightKnobs& knobs)
       : chunk_bytes_(chunk_bytes),
+        forgets_(forgets),
         knobs_(knobs),
-        clock_(std::move(clock)),
         window_(knobs.in_flight * (chunk_bytes == 0 ? 64 * MiB : chunk_bytes)),
         host_(window_) {}
 
@@ -28,7 +27,6 @@ class ForesightFlow {
   void on(const Event& event, const View& view, Actions& actions);
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims);
   std::uint64_t fingerprint() const;
-  Bytes stored() const { return stored_; }  // bytes that have reached a storage tier
 
  private:
   bool hear(const Event& event, const View& view);
@@ -39,13 +37,12 @@ class ForesightFlow {
               std::vector<ChunkId>& victims, Bytes& found);
 
   Bytes chunk_bytes_;
+  bool forgets_;
   ForesightKnobs knobs_;
-  ForesightClock clock_;
   Bytes window_;  // asked for on a link at once
   bool started_ = false;
   Foreknowledge known_;
   HostCache host_;
-  Bytes stored_ = 0;
 };
 
 }  // namespace tencache

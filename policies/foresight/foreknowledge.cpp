@@ -22,12 +22,11 @@ std::vector<Bytes> footprints_on_gpu(const View& view, Bytes chunk_bytes) {
 
 // ---- The start ------------------------------------------------------------------------------------------------------
 
-void Foreknowledge::start(const View& view, Bytes chunk_bytes, const ForesightKnobs& knobs,
-                          const ForesightClock& clock) {
+void Foreknowledge::start(const View& view, Bytes chunk_bytes, bool forgets, const ForesightKnobs& knobs) {
   const Trace& trace = view.program->trace;
   ways = Ways(view.machine);
-  future = Future(trace, *view.schedule, footprints_on_gpu(view, chunk_bytes));
-  plan = SpillPlan(view, ways, knobs, clock);
+  future = Future(trace, *view.schedule, footprints_on_gpu(view, chunk_bytes), forgets);
+  plan = SpillPlan(view, ways, forgets, knobs);
   shelves.assign(ways.cpu == no_tier ? 1 : ways.cpu + 1u, {});
   for (Shelf& shelf : shelves) shelf.reset(trace.ops.size());
   flights.clear(view.memory.chunk_total());
@@ -153,6 +152,7 @@ void Foreknowledge::dropped(ChunkId chunk, OpIndex needed_by, const View& view) 
   const OpPlace place = places.after_gpu(needed_by);
   if (place < horizon.end().op) horizon.need(needed_by, view.memory.footprint(chunk, 0));
   for (UseCursor& cursor : fetched) go_back(cursor, place);
+  if (ways.cpu != no_tier && view.memory.valid(chunk, ways.cpu)) return;
   for (Store& store : ways.stores) go_back(store.read, place);
 }
 

@@ -16,8 +16,8 @@ namespace tencache {
 
 class Foreknowledge {
  public:
-  // Of the view's program from here on; the clock is of it. O(accesses × log ops).
-  void start(const View& view, Bytes chunk_bytes, const ForesightKnobs& knobs, const ForesightClock& clock);
+  // Of the view's program from here on. O(accesses × log ops).
+  void start(const View& view, Bytes chunk_bytes, bool forgets, const ForesightKnobs& knobs);
 
   // What happens. Ops are those of the schedule.
   void issued(const Event& event, const View& view);

@@ -1,9 +1,10 @@
 // foresight: TenCache's own policy. What the others do one by one, at once; and planned by rehearsing itself.
 //
 // Before the run:
-//   1. Updates of the optimizer are shared out between the GPU and the CPU, which takes the last: the share for which
-//      an estimate of compute, links, CPU and storage is least. Sub-groups are updated in the order in which the next
-//      forward pass needs them (placement.h).
+//   1. Updates of the optimizer are shared out between the GPU and the CPU, which takes the last: at first the share for
+//      which an estimate of compute, links, CPU and storage is least. Sub-groups are updated in the order in which the
+//      next forward pass needs them, or in the opposite one (placement.h). Values that are overwritten before they are
+//      read die with their last read.
 //   2. Of a known future: which periods between two uses the GPU's memory cannot bridge, and which not even CPU memory
 //      (Belady's choice; spill.h).
 // In the run, whenever something has happened (flow.h):
@@ -20,72 +21,104 @@
 //      room beside what the GPU will have to copy down, what step 2 says is copied down whenever the store is idle, and
 //      a reserve is kept free: first of copies that the GPU holds and will write, then of what lies in storage too and
 //      is needed later than what the GPU will have to copy down.
-// Planning, when the schedule is known and a rehearsal is to be had:
-//   8. The policy is simulated, on the clock that has the stalls in it, then again with one decision changed: how much
-//      of the GPU's memory step 2 counts on; whether what it keeps leaves last; whether it goes by the clock of the
-//      best rehearsal, and holds bytes dearer that are needed where the GPU waited in it. A change that makes the
-//      iteration shorter and writes not much more to storage stays, and so on until none does, the GPU never waits, or
-//      `plan_events` completions are simulated. A rehearsal that the budget cuts off counts for nothing. Only foresight
-//      itself is ever rehearsed.
+// Planning, before the program is made or, live, when the schedule is known, if rehearsals are to be had:
+//   8. The policy is simulated on a coarse trace (coarse.h), then again with decisions changed: the share and the order
+//      of updates, how much of the GPU's memory step 2 counts on, whether what it keeps leaves last. A change that makes
+//      the iteration shorter and writes not much more to storage stays (planner.h). Rehearsals, and the run, begin where
+//      the best one left the tensors. Only foresight itself is ever rehearsed.
 #include <algorithm>
-#include <array>
+#include <memory>
 #include <utility>
 
 #include "core/error.h"
 #include "policies/common_options.h"
 #include "policies/foresight/flow.h"
 #include "policies/foresight/placement.h"
+#include "policies/foresight/planner.h"
 #include "policies/policy_library.h"
 #include "policies/updates.h"
 
 namespace tencache {
 namespace {
 
+// What the GPU's lane takes if nothing has to be moved: it waits for ops of the CPU only. Without updates if they may
+// run on the CPU.
+Nanoseconds least_gpu_time(const Trace& trace, bool without_updates) {
+  Nanoseconds gpu = 0, cpu = 0;
+  std::vector<Nanoseconds> written(trace.tensors.size(), 0), used(trace.tensors.size(), 0);
+  for (const Op& op : trace.ops) {
+    if (without_updates && is_update(trace, op)) continue;
+    Nanoseconds& lane = op.device == Device::gpu ? gpu : cpu;
+    for (const TensorId tensor : trace.reads(op)) lane = std::max(lane, written[tensor]);
+    for (const TensorId tensor : trace.writes(op)) lane = std::max({lane, written[tensor], used[tensor]});
+    lane += op.duration_ns + op.gap_before_ns;
+    for (const TensorId tensor : trace.reads(op)) used[tensor] = std::max(used[tensor], lane);
+    for (const TensorId tensor : trace.writes(op)) written[tensor] = lane;
+  }
+  return gpu;
+}
+
 class Foresight final : public Policy {
  public:
   explicit Foresight(Options& options) {
     options.choice("updates", updates_, {"auto", "gpu", "cpu"}, "where the updates of the optimizer run");
-    options.number("plan_events", plan_events_, "events", "simulated completions that planning may take; 0: no plan")
+    options
+        .number("plan_events", plan_events_, "events",
+                "simulated completions that planning may take, beside ten for each op of the trace; 0: no plan")
         .fixed("what planning may cost");
+    options.choice("search", search_, {"local", "wide"},
+                   "local: until no change alone makes it faster; wide: until plan_events are spent");
     options.real("storage_limit", storage_limit_, "times",
                  "of the bytes that the first rehearsal writes to storage: a plan may write no more");
-    options.number("in_flight", knobs_.in_flight, "chunks", "asked for on each link at once");
-    options.real("gpu_share", knobs_.gpu_share, "share", "of GPU memory that the plan counts on; planning may");
-    options.flag("follow", knobs_.follow, "what the plan keeps leaves after what it spills; planning may");
-    add_chunk_option(options, layout_.chunk_bytes);
-    if (knobs_.in_flight == 0) throw Error("policy 'foresight': option in_flight must be above 0");
-    knobs_.in_flight = std::min<std::uint64_t>(knobs_.in_flight, 1'000'000);
+    options.number("in_flight", plan_.knobs.in_flight, "chunks", "asked for on each link at once");
+    options.real("gpu_share", plan_.knobs.gpu_share, "share", "of GPU memory that the plan counts on; planning may");
+    options.flag("follow", plan_.knobs.follow, "what the plan keeps leaves after what it spills; planning may");
+    add_chunk_option(options, chunk_bytes_);
+    if (plan_.knobs.in_flight == 0) throw Error("policy 'foresight': option in_flight must be above 0");
+    plan_.knobs.in_flight = std::min<std::uint64_t>(plan_.knobs.in_flight, 1'000'000);
   }
   // A candidate: it rehearses nothing.
-  Foresight(const Layout& layout, const ForesightKnobs& knobs, ForesightClock clock)
-      : candidate_(true), layout_(layout), knobs_(knobs), flow_(layout.chunk_bytes, knobs, std::move(clock)) {}
+  Foresight(ForesightPlan plan, const std::string& updates, bool forgets, Bytes chunk_bytes)
+      : planned_(true), updates_(updates), forgets_(forgets), chunk_bytes_(chunk_bytes), plan_(std::move(plan)) {}
+
+  void prepare(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) override {
+    if (plan_events_ == 0) return;
+    if (updates_ == "auto" && may_share_updates(trace, machine)) plan_.cpu_share = estimate_share(trace, machine);
+    plan(trace, machine, rehearse);
+  }
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
-    Layout layout = layout_;
-    if (program != nullptr) choose_initial_tiers(program->trace, machine, layout);
+    Layout layout;
+    layout.chunk_bytes = chunk_bytes_;
+    layout.forgets_overwritten = forgets_;
+    if (program == nullptr) return layout;
+    choose_initial_tiers(program->trace, machine, layout);
+    if (!plan_.start.empty()) layout.start = plan_.start;
     return layout;
   }
 
   void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
-    if (updates_ == "auto") place_updates(trace, machine, devices);
     if (updates_ == "cpu") place_updates_on_cpu(trace, devices);
+    if (updates_ != "auto" || !may_share_updates(trace, machine)) return;
+    place_share(trace, plan_.cpu_share ? *plan_.cpu_share : estimate_share(trace, machine), devices);
   }
 
   void order(const Trace& trace, const MachineSpec&, std::vector<std::int32_t>& groups) const override {
     order_by_next_use(trace, groups);
+    if (plan_.latest_first) std::reverse(groups.begin(), groups.end());
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) {
-      if (!candidate_) {
-        ForesightClock clock = compute_clock(view.program->trace);
-        if (plan_events_ > 0 && view.can_rehearse()) plan(view, clock);
-        flow_ = ForesightFlow(layout_.chunk_bytes, knobs_, std::move(clock));
+      if (!planned_ && plan_events_ > 0 && view.can_rehearse()) {
+        forgets_ = forgets_ && view.to_memory == nullptr;  // a live program's values may be looked at whenever it likes
+        plan(view.program->trace, view.machine,
+             [&view](const Trace& trace, const MachineSpec& machine, Policy& candidate, const RehearsalLimits& limits) {
+               return (*view.rehearsals)({trace, {}}, machine, candidate, limits);  // ops are where they are to be
+             });
       }
+      flow_ = ForesightFlow(chunk_bytes_, forgets_ && view.to_memory == nullptr, plan_.knobs);
       flow_.start(view);
-    } else if (event.kind == EventKind::iteration_end) {
-      stored_ = flow_.stored() - stored_before_;
-      stored_before_ = flow_.stored();
     }
     flow_.on(event, view, actions);
   }
@@ -99,107 +132,41 @@ class Foresight final : public Policy {
   }
 
  private:
-  // Step 8. Leaves the best decisions in `knobs_` and what they go by in `clock`.
-  void plan(const View& view, ForesightClock& clock);
+  // Step 8.
+  void plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse);
 
-  bool candidate_ = false;
+  bool planned_ = false;
   std::string updates_ = "auto";
-  Layout layout_;
-  ForesightKnobs knobs_;
-  std::uint64_t plan_events_ = 3'000'000;
+  bool forgets_ = true;
+  Bytes chunk_bytes_ = 16 * MiB;
+  std::uint64_t plan_events_ = 600'000;
+  std::string search_ = "local";
   double storage_limit_ = 1.1;
+  ForesightPlan plan_;
   std::vector<std::string> notes_;
-  ForesightFlow flow_{0, {}, {}};
-  Bytes stored_ = 0, stored_before_ = 0;  // written to storage in the last iteration, and before it
+  ForesightFlow flow_{0, false, {}};
 };
 
-// Of a rehearsal: when each op was issued, made to rise over the lanes, and the iteration's end. Bytes are as dear as
-// `weight` says where the GPU waited for a quarter of the time or more (by parts of the iteration).
-ForesightClock clock_of(const Rehearsal& told, double weight) {
-  ForesightClock clock{told.issued_ns, {}};
-  clock.times_ns.push_back(told.iteration_ns);
-  for (std::size_t i = 1; i < clock.times_ns.size(); ++i) {
-    clock.times_ns[i] = std::max(clock.times_ns[i], clock.times_ns[i - 1]);
-  }
-  if (weight <= 1) return clock;
-  constexpr Nanoseconds parts = 64;
-  std::array<Nanoseconds, parts> waited{};
-  const Nanoseconds part_ns = clock.times_ns.back() / parts + 1;
-  const auto part = [&](std::size_t op) { return static_cast<std::size_t>(clock.times_ns[op] / part_ns); };
-  for (std::size_t op = 0; op < told.issued_ns.size(); ++op) {
-    for (Nanoseconds from = told.issued_ns[op]; from < told.ready_ns[op];) {  // a long wait is spread over its parts
-      const Nanoseconds at = std::min(from / part_ns, parts - 1);
-      const Nanoseconds to = at == parts - 1 ? told.ready_ns[op] : std::min(told.ready_ns[op], (at + 1) * part_ns);
-      waited[static_cast<std::size_t>(at)] += to - from;
-      from = to;
-    }
-  }
-  for (std::size_t op = 0; op < told.issued_ns.size(); ++op) {
-    const std::size_t last = std::min<std::size_t>(static_cast<std::size_t>(told.ready_ns[op] / part_ns), parts - 1);
-    clock.weights.push_back(std::max(waited[part(op)], waited[last]) >= part_ns / 4 ? weight : 1);
-  }
-  return clock;
-}
-
-void Foresight::plan(const View& view, ForesightClock& clock) {
-  constexpr Nanoseconds worth = 1000;  // of its thousandths an iteration has to become shorter by one
-  const Nanoseconds compute_ns = clock.times_ns.back();
-  Rehearsal best;  // up to now
-  std::uint64_t used = 0, rehearsals = 0;
-  Nanoseconds least_ns = 0;
-  double most_written = 0;  // to storage, bytes an iteration
-  const auto rehearse = [&](const ForesightKnobs& knobs, const ForesightClock& by, const std::string& change) {
-    if (used >= plan_events_) return false;
-    Foresight candidate(layout_, knobs, by);
-    Rehearsal told = view.rehearse(candidate, plan_events_ - used);
-    used += told.events;
-    ++rehearsals;
-    if (!told.fits || !told.complete || told.iteration_ns == 0) return false;  // of a part of a run nothing follows
-    const double stored = static_cast<double>(candidate.stored_);
-    if (least_ns == 0) {
-      most_written = storage_limit_ * stored;
-    } else if (told.iteration_ns >= least_ns - least_ns / worth || stored > most_written) {
-      return false;
-    }
-    least_ns = told.iteration_ns;
-    knobs_ = knobs;
-    clock = by;
-    best = std::move(told);
-    notes_.push_back(format_duration(least_ns) + (change.empty() ? " before planning" : " with " + change));
-    return true;
+void Foresight::plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) {
+  const auto make = [this](const ForesightPlan& plan, Bytes chunk_bytes) {
+    return std::make_unique<Foresight>(plan, updates_, forgets_, chunk_bytes);
   };
-  const auto never_waits = [&] { return least_ns <= compute_ns + compute_ns / worth; };
-  rehearse(knobs_, clock, "");
-  bool better = least_ns != 0;
-  while (better && !never_waits() && used < plan_events_) {
-    better = false;
-    const auto attempt = [&](auto change, const std::string& what) {
-      ForesightKnobs knobs = knobs_;
-      change(knobs);
-      if (!never_waits() && rehearse(knobs, clock, what)) better = true;
-    };
-    for (const double share : {1.0, 0.9, 0.8, 0.6}) {
-      attempt([&](ForesightKnobs& knobs) { knobs.gpu_share = share; },
-              "gpu_share=" + std::to_string(share).substr(0, 4));
-    }
-    attempt([](ForesightKnobs& knobs) { knobs.follow = !knobs.follow; }, "follow changed");
-    for (const double weight : {1.0, 4.0, 1000.0}) {
-      ForesightKnobs knobs = knobs_;
-      knobs.follow = knobs.follow || weight > 1;
-      const std::string what =
-          weight > 1 ? "waits weighted " + std::to_string(static_cast<int>(weight)) + " times" : "the stalled clock";
-      if (!never_waits() && rehearse(knobs, clock_of(best, weight), what)) better = true;
-    }
+  constexpr std::uint64_t events_for_each_op = 10;
+  constexpr std::size_t few = 200, many = 2'000, most_ops = 20'000;
+  std::vector<CoarseTrace> traces;
+  traces.emplace_back(trace, machine, chunk_bytes_, trace.ops.size() > few ? few : many);
+  if (trace.ops.size() > few && traces[0].trace().ops.size() < most_ops / 4) {
+    traces.emplace_back(trace, machine, chunk_bytes_, many);
+    if (traces[1].trace().ops.size() > most_ops) traces.pop_back();
   }
-  notes_.push_back("planning stopped after " + std::to_string(rehearsals) + " rehearsals, " + std::to_string(used) +
-                   " of " + std::to_string(plan_events_) + " events: " +
-                   (least_ns == 0          ? "no rehearsal came to its end, so nothing was changed"
-                    : never_waits()        ? "the GPU never waits"
-                    : used >= plan_events_ ? "the budget is used"
-                                           : "no change makes the iteration shorter"));
-  const auto share = [](double value) { return std::to_string(value).substr(0, 4); };
-  notes_.push_back("it runs with gpu_share=" + share(knobs_.gpu_share) +
-                   " follow=" + (knobs_.follow ? "true" : "false"));
+  ForesightPlanner planner(rehearse, make, traces,
+                           {.events = plan_events_ + events_for_each_op * trace.ops.size(),
+                            .storage_limit = storage_limit_,
+                            .wide = search_ == "wide"},
+                           least_gpu_time(trace, plan_.cpu_share.has_value()));
+  plan_ = planner.plan(plan_);
+  notes_ = planner.notes();
+  planned_ = true;
 }
 
 }  // namespace

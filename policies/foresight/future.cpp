@@ -2,7 +2,7 @@
 
 namespace tencache {
 
-Future::Future(const Trace& trace, const Schedule& schedule, const std::vector<Bytes>& footprints) {
+Future::Future(const Trace& trace, const Schedule& schedule, const std::vector<Bytes>& footprints, bool forgets) {
   const std::size_t ops = trace.ops.size();
   devices_.resize(ops);
   first_use_.resize(ops + 1);
@@ -19,6 +19,7 @@ Future::Future(const Trace& trace, const Schedule& schedule, const std::vector<B
   constexpr std::int64_t unknown = -1;
   struct Ahead {
     std::int64_t gpu = unknown, cpu = unknown, touch = unknown;
+    std::int64_t overwritten = unknown;  // if nothing reads it before
   };
   std::vector<Ahead> ahead(trace.tensors.size());
   const auto distances = [](const Ahead& a, std::int64_t from) {
@@ -37,8 +38,11 @@ Future::Future(const Trace& trace, const Schedule& schedule, const std::vector<B
         const auto others = schedule.ops_of(use.tensor);
         Ahead& a = ahead[use.tensor];
         const std::size_t index = first_use_[op] + i;
-        dies_[index] = !tensor.persistent && others.back() == op ? 1 : 0;
+        const std::int64_t end = (round + 1) * static_cast<std::int64_t>(ops);  // of the iteration
+        const bool forgotten = forgets && tensor.persistent && a.overwritten != unknown && a.overwritten < end;
+        dies_[index] = forgotten || (!tensor.persistent && others.back() == op) ? 1 : 0;
         if (dies_[index] != 0) a = {};
+        a.overwritten = use.read ? unknown : place;
         if (round == 0) after_[index] = distances(a, place);
         if (devices_[op] == Device::gpu) {
           if (use.write) a.cpu = unknown;

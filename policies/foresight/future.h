@@ -21,8 +21,9 @@ struct Needs {
 class Future {
  public:
   Future() = default;
-  // `footprint(tensor)`: what the tensor takes on the GPU. Linear in the program's accesses.
-  Future(const Trace& trace, const Schedule& schedule, const std::vector<Bytes>& footprints);
+  // `footprints`: what each tensor takes on the GPU. `forgets`: as Layout::forgets_overwritten. Linear in the program's
+  // accesses.
+  Future(const Trace& trace, const Schedule& schedule, const std::vector<Bytes>& footprints, bool forgets);
 
   std::size_t op_count() const { return devices_.size(); }
   Device device(OpIndex op) const { return devices_[op]; }
@@ -30,13 +31,13 @@ class Future {
   const Needs& after(OpIndex op, std::size_t use) const { return after_[first_use_[op] + use]; }
   // From before the first op: distances count from the op before it. Only persistent tensors have content there.
   const Needs& at_start(TensorId tensor) const { return at_start_[tensor]; }
-  // Whether the tensor dies with the op's use.
+  // Whether the tensor, or its value, dies with the op's use.
   bool dies(OpIndex op, std::size_t use) const { return dies_[first_use_[op] + use] != 0; }
   std::size_t use_index(OpIndex op, std::size_t use) const { return first_use_[op] + use; }
   Bytes born(OpIndex op) const { return born_[op]; }  // on the GPU, of tensors that are not persistent
-  Bytes died(OpIndex op) const { return died_[op]; }
-  // Bytes alive while the op of that place runs, but for persistent tensors, against those at place 0. OpPlaces go on
-  // from iteration to iteration.
+  Bytes died(OpIndex op) const { return died_[op]; }  // on the GPU
+  // What ops up to that place, which it is while it runs, add to the GPU's memory by what is born and dies, against
+  // place 0. OpPlaces go on from iteration to iteration.
   std::int64_t alive(std::uint64_t place) const {
     return alive_[place % devices_.size()] + static_cast<std::int64_t>(place / devices_.size()) * alive_each_;
   }

@@ -100,7 +100,8 @@ void HostCache::sink(const Store& store, Foreknowledge& known, const View& view,
   const LinkId link = view.machine.link_between(cpu, store.tier);
   Shelf& shelf = known.shelves[cpu];
   const OpIndex now = known.places.index(known.places.slower());
-  const bool is_short = view.memory.free(cpu) < reserve(known, view);
+  // Where both memories hold everything, it is copies of what the GPU has that fill this one: they go by themselves.
+  const bool is_short = !known.plan.keeps_all() && view.memory.free(cpu) < reserve(known, view);
   for (Bytes underway = known.flights.between(cpu, store.tier); underway < window_ && view.transfers_on(link) < 2;) {
     Shelf::Kind kind = Shelf::due;
     std::uint32_t op = shelf.farthest(kind, now);

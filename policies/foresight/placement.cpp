@@ -26,6 +26,57 @@ std::array<bool, role_count> roles_of_cpu(const Trace& trace, const std::vector<
   return roles;
 }
 
+// CPU memory for what its ops use, then for what no op writes, then for what is used late in the iteration; the GPU's
+// for the rest. What has no room in either starts as the roles say.
+std::vector<std::uint8_t> start_in_both(const Trace& trace, const MachineSpec& machine, Bytes chunk_bytes) {
+  const TierId host = machine.tier_of(Device::cpu);
+  struct Wish {
+    int rank = 2;
+    OpIndex first_use = none;
+    TensorId tensor = none;
+  };
+  std::vector<Wish> wishes(trace.tensors.size());
+  std::vector<bool> written(trace.tensors.size(), false);
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    const Op& op = trace.ops[index];
+    const auto use = [&](TensorId tensor) {
+      wishes[tensor].first_use = std::min(wishes[tensor].first_use, index);
+      if (op.device == Device::cpu) wishes[tensor].rank = 0;
+    };
+    for (const TensorId tensor : trace.reads(op)) use(tensor);
+    for (const TensorId tensor : trace.writes(op)) {
+      use(tensor);
+      written[tensor] = true;
+    }
+  }
+  std::vector<std::uint64_t> first_chunk(1, 0);
+  const auto chunks_of = [&](const Tensor& tensor) {
+    return chunk_bytes == 0 ? 1 : (tensor.bytes + chunk_bytes - 1) / chunk_bytes;
+  };
+  for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
+    wishes[tensor].tensor = tensor;
+    if (wishes[tensor].rank != 0 && !written[tensor]) wishes[tensor].rank = 1;
+    first_chunk.push_back(first_chunk.back() + chunks_of(trace.tensors[tensor]));
+  }
+  std::erase_if(wishes, [&](const Wish& wish) { return !trace.tensors[wish.tensor].persistent; });
+  std::stable_sort(wishes.begin(), wishes.end(), [](const Wish& a, const Wish& b) {
+    return a.rank != b.rank ? a.rank < b.rank : a.first_use > b.first_use;
+  });
+  const auto share = [&](TierId tier) { return machine.tiers[tier].capacity / 20 * 19; };
+  Bytes on_host = 0, on_gpu = 0;
+  std::vector<std::uint8_t> start(first_chunk.back(), 0);
+  for (const Wish& wish : wishes) {
+    const Bytes bytes = trace.tensors[wish.tensor].bytes;
+    const bool to_host = on_host + bytes <= share(host);
+    if (!to_host && on_gpu + bytes > share(0)) continue;
+    (to_host ? on_host : on_gpu) += bytes;
+    std::fill(start.begin() + static_cast<std::ptrdiff_t>(first_chunk[wish.tensor]),
+              start.begin() + static_cast<std::ptrdiff_t>(first_chunk[wish.tensor + 1]),
+              static_cast<std::uint8_t>(to_host ? 1u << host : 1u));
+  }
+  return start;
+}
+
 class Estimate {
  public:
   Estimate(const Trace& trace, const MachineSpec& machine)
@@ -36,7 +87,7 @@ class Estimate {
   // Seconds of an iteration: phase by phase what takes longest. The CPU's updates may go on in the next forward pass,
   // each until its parameters are used.
   double seconds(const std::vector<Device>& devices) const {
-    const Seen seen{trace_, schedule_, devices, clock_ns_, {}, true};
+    const Seen seen{trace_, schedule_, devices, clock_ns_, true, true};
     const Bytes capacity = machine_.tiers[0].capacity / 20 * 19;
     const std::vector<std::uint8_t> away = spilled(seen, capacity);
     Moved moved = moved_by(seen, away);
@@ -96,11 +147,11 @@ class Estimate {
   // What storage takes for what the two memories do not hold. Infinite if it could not get to the CPU.
   double storage_seconds(const std::vector<Device>& devices) const {
     const TierId host = machine_.tier_of(Device::cpu);
-    const Kernels kernels = kernels_of({trace_, schedule_, devices, clock_ns_, {}, true});
+    const Kernels kernels = kernels_of({trace_, schedule_, devices, clock_ns_, true, true});
     const std::int64_t used = MemoryProfile(kernels, trace_, 0).most(0, kernels.count());
     const Bytes gpu = std::min(machine_.tiers[0].capacity / 10 * 9, static_cast<Bytes>(used));
     const Bytes cpu = machine_.tiers[host].capacity / 20 * 19;
-    const Seen seen{trace_, schedule_, devices, clock_ns_, {}, false};
+    const Seen seen{trace_, schedule_, devices, clock_ns_, false, true};
     const Moved moved = moved_by(seen, spilled(seen, gpu + cpu));
     double read = 0, write = 0;
     for (TierId tier = 0; tier < machine_.tiers.size(); ++tier) {
@@ -147,6 +198,9 @@ void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout
   for (const Op& op : trace.ops) devices.push_back(op.device);
   Bytes bytes = 0;
   for (const Tensor& tensor : trace.tensors) bytes += tensor.persistent ? tensor.bytes : 0;
+  if (machine.initial_tier == host && bytes > machine.tiers[host].capacity) {
+    layout.start = start_in_both(trace, machine, layout.chunk_bytes);
+  }
   const std::array<bool, role_count> of_cpu = roles_of_cpu(trace, devices);
   // What no op writes stays where it starts: nothing evicts it, and reading it from storage leaves no copy on the way.
   std::vector<bool> written(trace.tensors.size(), false);
@@ -165,11 +219,7 @@ void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout
   for (std::size_t role = 0; role < role_count; ++role) {
     const bool stays = frozen[role] > persistent[role] / 2 && taken + persistent[role] <= machine.tiers[host].capacity;
     if (stays && !of_cpu[role]) taken += persistent[role];
-    if (of_cpu[role] || stays) {
-      layout.initial[role] = host;
-    } else if (machine.initial_tier == host && bytes > machine.tiers[host].capacity) {
-      layout.initial[role] = 0;
-    }
+    if (of_cpu[role] || stays) layout.initial[role] = host;
   }
 }
 
@@ -204,17 +254,22 @@ void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups) {
   std::stable_sort(groups.begin(), groups.end(), [&](std::int32_t a, std::int32_t b) { return needed[a] < needed[b]; });
 }
 
-void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) {
+bool may_share_updates(const Trace& trace, const MachineSpec& machine) {
   const TierId host = machine.tier_of(Device::cpu);
-  if (host == no_tier || machine.cpu_adam_parameters_per_second <= 0) return;
-  if (machine.link_between(host, 0) == no_link || machine.link_between(0, host) == no_link) return;
-  // A live program asks about an update alone: there is nothing to weigh it against, it stays where it was.
-  if (std::all_of(trace.ops.begin(), trace.ops.end(), [&](const Op& op) { return is_update(trace, op); })) return;
+  if (host == no_tier || machine.cpu_adam_parameters_per_second <= 0) return false;
+  if (machine.link_between(host, 0) == no_link || machine.link_between(0, host) == no_link) return false;
+  const auto update = [&](const Op& op) { return is_update(trace, op); };
+  return std::any_of(trace.ops.begin(), trace.ops.end(), update) &&
+         !std::all_of(trace.ops.begin(), trace.ops.end(), update);
+}
+
+double estimate_share(const Trace& trace, const MachineSpec& machine) {
   const Estimate estimate(trace, machine);
   constexpr double worth = 0.995;  // an estimate: for less the CPU is left alone
   constexpr int parts = 16;
+  std::vector<Device> devices;
+  for (const Op& op : trace.ops) devices.push_back(op.device);
   double least = worth * estimate.seconds(devices);
-  std::vector<Device> best = devices;
   int share = 0;
   const auto attempt = [&](int part) {
     if (part < 1 || part > parts) return;
@@ -224,7 +279,6 @@ void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<D
     if (seconds >= least) return;
     least = seconds;
     share = part;
-    best = std::move(moved);
   };
   // Coarsely, then around the best, as it has one minimum but for rounding.
   for (int part = 4; part <= parts; part += 4) attempt(part);
@@ -233,7 +287,7 @@ void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<D
     attempt(around - step);
     attempt(around + step);
   }
-  devices = best;
+  return static_cast<double>(share) / parts;
 }
 
 }  // namespace tencache

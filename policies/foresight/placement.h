@@ -23,8 +23,10 @@ void place_share(const Trace& trace, double share, std::vector<Device>& devices)
 // Sub-groups in the order in which the next iteration first reads what they write.
 void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups);
 
-// Moves the share that an estimate takes to be fastest; none if the machine states no CPU rate, or if there is nothing
-// but updates.
-void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices);
+// Whether updates of the trace could run on the CPU: the machine has one, states its rate and links it with the GPU both
+// ways, and there is more than updates (a live program asks about each alone: there is nothing to weigh it against).
+bool may_share_updates(const Trace& trace, const MachineSpec& machine);
+// The share that an estimate takes to be fastest, in sixteenths. May_share_updates.
+double estimate_share(const Trace& trace, const MachineSpec& machine);
 
 }  // namespace tencache

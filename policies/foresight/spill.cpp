@@ -66,13 +66,12 @@ std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity) {
   for (const InactivePeriod& period : inactive_periods(kernels, seen.trace)) {
     const OpIndex from = kernels.op_of(period.begin + kernels.count() - 1), to = kernels.op_of(period.end);
     const bool read = seen.schedule.uses(to)[place_of(seen.schedule, to, period.tensor)].read;
-    if (!read && !seen.trace.tensors[period.tensor].persistent) continue;
+    const bool forgotten = !seen.trace.tensors[period.tensor].persistent || (seen.forgets && from < to);
+    if (!read && forgotten) continue;
     if (replaced_between(seen, period.tensor, from, to)) continue;
     // What is overwritten next need not come back: it leaves before all that has to.
     const Nanoseconds length_ns = period.length_ns + (read ? 0 : 2 * seen.clock_ns.back());
-    const double weight = seen.weights.empty() ? 1 : seen.weights[to];
-    periods.push_back({static_cast<Nanoseconds>(static_cast<double>(length_ns) / weight), period,
-                       first_use[from] + place_of(seen.schedule, from, period.tensor)});
+    periods.push_back({length_ns, period, first_use[from] + place_of(seen.schedule, from, period.tensor)});
   }
   std::sort(periods.begin(), periods.end(), [](const Period& a, const Period& b) {
     return a.length_ns != b.length_ns ? a.length_ns < b.length_ns : a.use > b.use;

@@ -18,15 +18,15 @@ struct Seen {
   const Schedule& schedule;
   const std::vector<Device>& devices;
   const std::vector<Nanoseconds>& clock_ns;  // when each op begins; at last the iteration's end
-  const std::vector<double>& weights;  // by op: a period before it counts as so many times shorter; empty: as it is
   bool gpu_only;  // ops of the GPU, and what the CPU writes in between has to come in; else all ops
+  bool forgets;   // as Layout::forgets_overwritten
 };
 // The ops that the memory sees, on its clock.
 Kernels kernels_of(const Seen& seen);
 // Which periods between two uses a memory of that many bytes cannot bridge: Belady's choice for a known future as
 // OPTgen (Jain and Lin, ISCA'16) makes it, but by length: the shortest are kept, as long as what is kept fits at every
 // op in between. Those at whose end the content is overwritten come last: they leave before all that has to come back
-// (the engine throws no content of a living tensor away, so they have to be copied down all the same). The answer is by
+// (unless it `forgets`, content of a living tensor has to be copied down all the same). The answer is by
 // use, as in Future::after: nonzero where the period after it is not kept. O(accesses × log ops).
 std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity);
 // Whether what is copied down after a use is of use: the period after it is spilled, or one after that before the

@@ -1,33 +1,27 @@
 #include "policies/foresight/spill_plan.h"
 
-#include <utility>
-
 #include "policies/foresight/spill.h"
 
 namespace tencache {
 
-ForesightClock compute_clock(const Trace& trace) {
-  std::vector<Nanoseconds> times_ns(1, 0);
-  for (const Op& op : trace.ops) {
-    times_ns.push_back(times_ns.back() + (op.device == Device::gpu ? op.duration_ns + op.gap_before_ns : 0));
-  }
-  return {std::move(times_ns), {}};
-}
-
-SpillPlan::SpillPlan(const View& view, const Ways& ways, const ForesightKnobs& knobs, const ForesightClock& clock) {
+SpillPlan::SpillPlan(const View& view, const Ways& ways, bool forgets, const ForesightKnobs& knobs) {
   const Trace& trace = view.program->trace;
   const Bytes gpu = view.machine.tiers[0].capacity;
   std::vector<Device> devices;
-  for (const Op& op : trace.ops) devices.push_back(op.device);
+  std::vector<Nanoseconds> clock_ns(1, 0);  // if the GPU never waits
+  for (const Op& op : trace.ops) {
+    devices.push_back(op.device);
+    clock_ns.push_back(clock_ns.back() + (op.device == Device::gpu ? op.duration_ns + op.gap_before_ns : 0));
+  }
   const auto share = [](Bytes bytes, double of) { return static_cast<Bytes>(static_cast<double>(bytes) * of); };
-  const Seen by_gpu{trace, *view.schedule, devices, clock.times_ns, clock.weights, true};
+  const Seen by_gpu{trace, *view.schedule, devices, clock_ns, true, forgets};
   const std::vector<std::uint8_t> away = spilled(by_gpu, share(gpu, knobs.gpu_share));
   due_ = tencache::worth_cleaning(by_gpu, away);
   away_ = knobs.follow ? away : std::vector<std::uint8_t>(away.size(), 0);
   sink_.assign(due_.size(), 0);
   if (!ways.stores.empty()) {
     const Bytes all = gpu + (ways.cpu == no_tier ? 0 : view.machine.tiers[ways.cpu].capacity);
-    const Seen by_both{trace, *view.schedule, devices, clock.times_ns, clock.weights, false};
+    const Seen by_both{trace, *view.schedule, devices, clock_ns, false, forgets};
     const std::vector<std::uint8_t> stored = spilled(by_both, all);
     budget_ = moved_by(by_both, stored).all_down();
     sink_ = tencache::worth_cleaning(by_both, stored);

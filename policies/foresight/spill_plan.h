@@ -19,19 +19,10 @@ struct ForesightKnobs {
   bool follow = false;          // what step 2 keeps leaves after what it spills
 };
 
-// What step 2 goes by.
-struct ForesightClock {
-  // When each op begins, and at last the iteration's end: if the GPU never waits, or as a rehearsal found it.
-  std::vector<Nanoseconds> times_ns;
-  std::vector<double> weights;  // by op: how dear bytes are that it needs, 1 or more; empty: all the same
-};
-ForesightClock compute_clock(const Trace& trace);
-
 class SpillPlan {
  public:
   SpillPlan() = default;
-  // The clock is of the view's program.
-  SpillPlan(const View& view, const Ways& ways, const ForesightKnobs& knobs, const ForesightClock& clock);
+  SpillPlan(const View& view, const Ways& ways, bool forgets, const ForesightKnobs& knobs);
 
   // The tensor's last use is now this one; index as Future::use_index.
   void used(TensorId tensor, std::size_t use);
@@ -40,6 +31,8 @@ class SpillPlan {
   bool worth_storing(TensorId tensor) const { return sink_now_[tensor] != 0; }  // so is one in storage
   void clean_all_the_same(TensorId tensor) { due_now_[tensor] = 1; }  // against the plan: it is worth its copy
 
+  // The two memories hold all there is: nothing has to be stored.
+  bool keeps_all() const { return budget_ == 0; }
   // Bytes that the GPU may still clean to storage in this iteration.
   Bytes budget() const { return budget_left_; }
   void spend(Bytes bytes) { budget_left_ -= bytes < budget_left_ ? bytes : budget_left_; }

@@ -237,6 +237,7 @@ class Naive {
   void give_rooms(NaiveLane& lane);
   bool try_start(std::size_t index);
   void finish(std::size_t index, const Job& job);
+  void forget_if_overwritten(TensorId tensor, TierId tier);
   void die(TensorId tensor);
 
   // Inputs.
@@ -254,6 +255,7 @@ class Naive {
   const MachineSpec& spec_;
   Policy& policy_;
   Schedule schedule_;
+  std::map<TensorId, std::size_t> uses_done_;  // ever, of persistent tensors
   NaiveMachine machine_;
   Layout layout_;
   NaiveLane lanes_[2];
@@ -620,13 +622,26 @@ void Naive::finish(std::size_t index, const Job& job) {
         .op = op,
         .uses = schedule_.uses(op)});
   for (const Use& use : schedule_.uses(op)) {
-    if (program_.trace.tensors[use.tensor].persistent) continue;
+    if (program_.trace.tensors[use.tensor].persistent) {
+      forget_if_overwritten(use.tensor, lane.tier);
+      continue;
+    }
     if (lives_.use_ends(use.tensor, schedule_.ops_of(use.tensor).size()) &&
         chunks_.at(chunks_.first(use.tensor), lane.tier).pins == 0)
       die(use.tensor);
   }
   lane.running.pop_front();
   ++lane.done;
+}
+
+// As many uses are done as come before one in this iteration that writes without reading.
+void Naive::forget_if_overwritten(TensorId tensor, TierId tier) {
+  const auto ops = schedule_.ops_of(tensor);
+  const std::size_t place = ++uses_done_[tensor] % ops.size();
+  if (!layout_.forgets_overwritten || place == 0) return;
+  for (const Use& use : schedule_.uses(ops[place])) {
+    if (use.tensor == tensor && !use.read && chunks_.at(chunks_.first(tensor), tier).pins == 0) die(tensor);
+  }
 }
 
 void Naive::die(TensorId tensor) {
@@ -796,6 +811,13 @@ bool Naive::droppable(ChunkId chunk, TierId tier) {
 void Naive::place_initially(TensorId tensor) {
   const TierId role = layout_.initial[static_cast<std::size_t>(program_.trace.tensors[tensor].role)];
   for (const ChunkId chunk : chunks_.of(tensor)) {
+    bool placed = false;
+    for (TierId tier = 0; tier < tiers() && chunk < layout_.start.size() && !layout_.unlimited_gpu; ++tier) {
+      if ((layout_.start[chunk] & 1u << tier) == 0 || !chunks_.take(chunk, tier)) continue;
+      chunks_.make_valid(chunk, tier);
+      placed = true;
+    }
+    if (placed) continue;
     TierId tier = layout_.unlimited_gpu ? TierId{0} : role != no_tier ? role : spec_.initial_tier;
     while (tier < tiers() && !chunks_.take(chunk, tier)) ++tier;
     if (tier == tiers()) throw NoRoom{};

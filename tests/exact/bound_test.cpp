@@ -119,6 +119,30 @@ TEST(BoundTest, WindowOverTheIterationsEnd) {
             least_seconds(bound.seconds, bound.any_run_seconds, run.steady, run.period) * 1e9);
 }
 
+// The same step in its phases. Begun with the backward pass, the updates and the next forward pass are one window: u
+// writes s, f makes a, and of the 350 bytes 250 stay, so that it takes 200 ns; the backward pass takes its 10 before it.
+TEST(BoundTest, ATurnedIterationHasWindowsOverTheEnd) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 150, Role::activation, false);
+  const TensorId s = trace.add_tensor("s", 200, Role::optimizer_state, true);
+  add_op(trace, 10, {}, {a});
+  trace.add_op(make_op(trace, "b", "m", Phase::backward, 10), std::vector{a}, std::vector<TensorId>{});
+  trace.add_op(make_op(trace, "u", "m", Phase::optimizer, 10), std::vector{s}, std::vector{s});
+  MachineSpec machine = small_machine(250);
+  machine.links[1].bandwidth = byte_per_ns / 2;
+  const Bound bound = lower_bound_of(trace, machine);
+  EXPECT_NEAR(bound.seconds * 1e9, 210, 1e-6);
+  EXPECT_EQ(bound.term, "evict+turned");
+  ASSERT_EQ(bound.binding.windows.size(), 1u);
+  EXPECT_EQ(bound.binding.windows[0].first, 2u);
+  EXPECT_EQ(bound.binding.windows[0].last, 0u);
+  EXPECT_NEAR(bound.binding.windows[0].bytes, 100, 1e-6);
+  EXPECT_NEAR(bound.any_run_seconds * 1e9, 110, 1e-6);  // for it need not be steady
+  const RunResult run = run_small(machine, trace, 12).result;
+  EXPECT_GE(run.iteration_seconds() * 1e9,
+            least_seconds(bound.seconds, bound.any_run_seconds, run.steady, run.period) * 1e9);
+}
+
 // The links carry 1 + 1 bytes a nanosecond, the bus that they share 1.5: 250 bytes take 167 ns.
 TEST(BoundTest, LinksThatShareAResource) {
   Trace trace;

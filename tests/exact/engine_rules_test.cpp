@@ -53,6 +53,47 @@ TEST(EngineRulesTest, PoliciesSeeWhatIsDead) {
   }
 }
 
+// w is read by ops 0 and 1 and written anew by op 3: its value dies with op 1 where the policy forgets what is
+// overwritten. What the iteration leaves behind is kept, though op 0 of the next one writes it without reading it: z.
+TEST(EngineRulesTest, OverwrittenValuesDieIfThePolicyForgetsThem) {
+  for (const bool forgets : {false, true}) {
+    Trace trace;
+    const TensorId w = trace.add_tensor("w", 100, Role::parameter, true),
+                   z = trace.add_tensor("z", 10, Role::workspace, true);
+    add_op(trace, 50, {w}, {z});
+    add_op(trace, 50, {w, z}, {});
+    add_op(trace, 50, {}, {});
+    add_op(trace, 50, {}, {w});
+    Layout layout = whole_tensors();
+    layout.forgets_overwritten = forgets;
+    std::vector<bool> held;
+    run_small(small_machine(150), trace, 2, layout, [&](const Event& event, const View& view, Actions&) {
+      if (event.kind != EventKind::op_ready || event.op != 2) return;
+      held.push_back(view.memory.resident(w, 0) || view.memory.resident(w, 1));
+      EXPECT_TRUE(view.memory.resident(z, 0));
+    });
+    EXPECT_EQ(held, std::vector<bool>(2, !forgets));
+  }
+}
+
+// By chunk, in both tiers, in one, and, where nothing is said or there is no room, as the machine says.
+TEST(EngineRulesTest, TensorsStartWhereTheLayoutSays) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 100, Role::parameter, true),
+                 b = trace.add_tensor("b", 100, Role::parameter, true);
+  add_op(trace, 50, {a, b}, {});
+  Layout layout = whole_tensors();
+  layout.chunk_bytes = 50;
+  layout.start = {3, 1, 0, 1};
+  std::vector<std::vector<bool>> seen;  // by chunk: on the GPU, on the CPU
+  run_small(small_machine(250), trace, 1, layout, [&](const Event& event, const View& view, Actions&) {
+    if (event.kind != EventKind::iteration_begin) return;
+    for (ChunkId chunk = 0; chunk < 4; ++chunk)
+      seen.push_back({view.memory.valid(chunk, 0), view.memory.valid(chunk, 1)});
+  });
+  EXPECT_EQ(seen, (std::vector<std::vector<bool>>{{true, true}, {true, false}, {false, true}, {true, false}}));
+}
+
 // Clocks of real machines do not begin at 0 with the program.
 class StartedLongAgo final : public OtherMachine {
  public:

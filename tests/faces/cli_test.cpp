@@ -335,10 +335,9 @@ TEST_F(CommandLine, CompareIsBestFirstWithMisfitsLast) {
       EXPECT_EQ(result["iteration_seconds"], nullptr);
       continue;
     }
+    if (result["policy"] == "ideal") continue;  // it comes first though others, which move updates, may be faster
     EXPECT_GE(result["iteration_seconds"].get<double>(), last);
-    if (result["policy"] != "ideal") {
-      EXPECT_GE(result["iteration_seconds"].get<double>(), result["bound_seconds"].get<double>());
-    }
+    EXPECT_GE(result["iteration_seconds"].get<double>(), result["bound_seconds"].get<double>());
     last = result["iteration_seconds"].get<double>();
   }
   const Answer text = run({"compare", "small.trace.jsonl", "-m", "small-host", "--policies", "on-demand"});

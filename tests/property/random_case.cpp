@@ -80,6 +80,7 @@ class WithLayout final : public Policy {
     Layout layout = layout_;
     layout.unlimited_gpu = own.unlimited_gpu;
     if (own.initial != Layout{}.initial) layout.initial = own.initial;
+    layout.forgets_overwritten |= own.forgets_overwritten;
     return layout;
   }
   void on(const Event& event, const View& view, Actions& actions) override { inner_->on(event, view, actions); }
@@ -360,7 +361,8 @@ std::string RandomCase::describe() const {
   for (const auto& [option, value] : settings) text << " " << option << "=" << value;
   text << ", chunk " << layout.chunk_bytes << (layout.exclusive_copies ? ", exclusive" : "")
        << (layout.promote ? "" : ", no promote") << (layout.use_touches ? "" : ", fifo") << ", free_dead "
-       << static_cast<int>(layout.free_dead) << (layout.fallback_eviction ? "" : ", no fallback") << "\n";
+       << static_cast<int>(layout.free_dead) << (layout.fallback_eviction ? "" : ", no fallback")
+       << (layout.forgets_overwritten ? ", forgets" : "") << (layout.start.empty() ? "" : ", start given") << "\n";
   text << "issue_ahead " << machine.issue_ahead << ", copies_in_flight " << machine.copies_in_flight
        << ", initial tier " << int{machine.initial_tier} << ", staging " << machine.staging.count << " x "
        << machine.staging.bytes << "\n";
@@ -434,6 +436,16 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
     layout.allocators = random_allocators(random, made.machine, largest);
   }
   // Drawn apart, so that the rest of the case is the same with and without.
+  Random starts(seed ^ 0x737461727473);
+  layout.forgets_overwritten = starts.one_in(3);
+  if (starts.one_in(3)) {
+    for (const Tensor& tensor : made.program.trace.tensors) {
+      const Bytes chunk = layout.chunk_bytes == 0 ? tensor.bytes : layout.chunk_bytes;
+      for (Bytes begin = 0; begin < tensor.bytes; begin += chunk) {
+        layout.start.push_back(static_cast<std::uint8_t>(starts.below(1u << made.machine.tiers.size())));
+      }
+    }
+  }
   Random phases(seed ^ 0x706861736573);
   std::vector<Op>& ops = made.program.trace.ops;
   const std::uint64_t first_backward = phases.one_in(3) ? ops.size() : phases.below(ops.size());

@@ -152,6 +152,13 @@ PlacedOps place_on_cpu(Trace& trace, const Policy& policy, const MachineSpec& ma
   return placed;
 }
 
+void prepare(const Trace& trace, Policy& policy, const MachineSpec& machine, const Rehearse& rehearse) {
+  policy.prepare(trace, machine,
+                 [&](const Trace& tried, const MachineSpec& on, Policy& candidate, const RehearsalLimits& limits) {
+                   return rehearse(lower(tried, candidate, on), on, candidate, limits);
+                 });
+}
+
 Program lower(Trace trace, const Policy& policy, const MachineSpec& machine) {
   Program program{std::move(trace), {}};
   place_optimizer(program.trace, policy, machine, program.changes);

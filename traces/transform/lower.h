@@ -19,6 +19,9 @@ namespace tencache {
 // Throws Error when the policy needs a figure that the machine does not state.
 Program lower(Trace trace, const Policy& policy, const MachineSpec& machine);
 
+// Lets the policy plan ahead (Policy::prepare), before the trace is lowered for it. The trace is one rank's.
+void prepare(const Trace& trace, Policy& policy, const MachineSpec& machine, const Rehearse& rehearse);
+
 // Ops that the policy places on the CPU, of those on the GPU that may move. They get the bytes that they touch and, if
 // the machine states a rate, the duration that its CPU needs. Both lowering and live programs place ops by this.
 struct PlacedOps {

@@ -1,0 +1,230 @@
+#include "policies/foresight/planner.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "core/units.h"
+
+namespace tencache {
+namespace {
+
+constexpr Nanoseconds worth = 1000;       // of its thousandths an iteration has to become shorter by one
+constexpr Nanoseconds good_enough = 400;  // nearer than that part of it to the compute it need not be
+constexpr Nanoseconds hope = 50;          // as far above the best, a plan may still settle below it
+
+std::string short_number(double value) { return std::to_string(value).substr(0, 4); }
+
+}  // namespace
+
+std::string to_string(const ForesightPlan& plan) {
+  return (plan.cpu_share ? "cpu_share=" + short_number(*plan.cpu_share) + " " : std::string()) +
+         (plan.latest_first ? "order=latest " : "") + "gpu_share=" + short_number(plan.knobs.gpu_share) +
+         " follow=" + (plan.knobs.follow ? "true" : "false");
+}
+
+ForesightPlanner::ForesightPlanner(const RehearseTrace& rehearse, Make make, const std::vector<CoarseTrace>& traces,
+                                   PlanningLimits limits, Nanoseconds compute_ns)
+    : rehearse_(rehearse),
+      make_(std::move(make)),
+      traces_(traces),
+      trace_(&traces.front()),
+      limits_(limits),
+      compute_ns_(compute_ns) {}
+
+// Some iterations for it to settle, and some that count: no such may be much longer than the best plan's.
+Rehearsal ForesightPlanner::rehearse(const ForesightPlan& plan, std::uint64_t settling, std::uint64_t measured) {
+  const std::unique_ptr<Policy> candidate = make_(plan, trace_->chunk_bytes());
+  Rehearsal told =
+      rehearse_(trace_->trace(), trace_->machine(), *candidate,
+                {.events = std::max(allowed_, used_) - used_,
+                 .iterations = settling + measured,
+                 .hopeless_ns = least_ns_ == 0 ? RehearsalLimits().hopeless_ns : least_ns_ + least_ns_ / hope,
+                 .settling = settling});
+  used_ += told.events;
+  ++rehearsals_;
+  return told;
+}
+
+bool ForesightPlanner::never_waits() const { return least_ns_ <= compute_ns_ + compute_ns_ / good_enough; }
+
+// Nothing that could be changed makes it faster, or nothing may be tried any more.
+bool ForesightPlanner::settled() const { return least_ns_ == 0 || never_waits() || used_ >= allowed_; }
+
+bool ForesightPlanner::attempt(ForesightPlan plan, const std::string& change) {
+  if (settled()) return false;
+  Rehearsal told = rehearse(plan, 2, 2);
+  if (!told.fits || !told.complete || told.iteration_ns == 0) return false;
+  if (told.iteration_ns >= least_ns_ - least_ns_ / worth || static_cast<double>(told.stored) > most_written_) {
+    return false;
+  }
+  least_ns_ = told.iteration_ns;
+  best_ = std::move(plan);
+  best_.start = std::move(told.tiers);
+  notes_.push_back(format_duration(least_ns_) + " with " + change);
+  return true;
+}
+
+// Over all of them, as there may be several minima. Another share begins where tensors start without a plan: there are
+// none on their way to where the updates were before.
+void ForesightPlanner::scan_shares() {
+  if (!best_.cpu_share) return;
+  const ForesightPlan around = best_;
+  for (const bool latest_first : {around.latest_first, !around.latest_first}) {
+    for (const double share : {0.0, 0.125, 0.25, 0.375, 0.5, 0.75, 1.0}) {
+      if (share == *best_.cpu_share && latest_first == best_.latest_first) continue;
+      ForesightPlan plan = around;
+      plan.cpu_share = share;
+      plan.latest_first = latest_first;
+      plan.start.clear();
+      attempt(plan, to_string(plan));
+    }
+  }
+}
+
+void ForesightPlanner::search_shares(double finest) {
+  if (!best_.cpu_share) return;
+  for (double step = 1.0 / 16; step >= finest; step /= 2) {
+    for (const double sign : {1.0, -1.0}) {
+      for (bool better = true; better;) {
+        ForesightPlan plan = best_;
+        plan.cpu_share = *best_.cpu_share + sign * step;
+        if (*plan.cpu_share < 0 || *plan.cpu_share > 1) break;
+        better = attempt(plan, "cpu_share=" + short_number(*plan.cpu_share));
+      }
+    }
+  }
+}
+
+void ForesightPlanner::search_order() {
+  ForesightPlan plan = best_;
+  plan.latest_first = !plan.latest_first;
+  attempt(plan, plan.latest_first ? "sub-groups that are needed last first" : "sub-groups that are needed first first");
+}
+
+void ForesightPlanner::search_knobs() {
+  for (const double share : {1.0, 0.9, 0.8, 0.6}) {
+    if (share == best_.knobs.gpu_share) continue;
+    ForesightPlan plan = best_;
+    plan.knobs.gpu_share = share;
+    attempt(plan, "gpu_share=" + short_number(share));
+  }
+  ForesightPlan plan = best_;
+  plan.knobs.follow = !plan.knobs.follow;
+  attempt(plan, "follow changed");
+}
+
+// With what is left of the budget, some decisions of the best changed at once, at random.
+void ForesightPlanner::search_widely() {
+  if (!limits_.wide) return;
+  std::mt19937_64 draws(1);
+  const auto below = [&draws](std::uint64_t count) { return draws() % count; };
+  const std::array<double, 7> shares = {1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.4};
+  while (!settled()) {
+    ForesightPlan plan = best_;
+    if (below(4) == 0) plan.start.clear();
+    for (std::uint64_t change = 0, changes = 1 + below(3); change < changes; ++change) {
+      switch (below(6)) {
+        case 0:
+          if (plan.cpu_share) plan.cpu_share = static_cast<double>(below(65)) / 64;
+          break;
+        case 1:
+          if (plan.cpu_share)
+            plan.cpu_share = std::clamp(*plan.cpu_share + (static_cast<double>(below(17)) - 8) / 128, 0.0, 1.0);
+          break;
+        case 2:
+          plan.latest_first = !plan.latest_first;
+          break;
+        case 3:
+          plan.knobs.gpu_share = shares[below(shares.size())];
+          break;
+        case 4:
+          plan.knobs.follow = !plan.knobs.follow;
+          break;
+        default:
+          plan.knobs.in_flight = std::array<std::uint64_t, 4>{2, 3, 4, 8}[below(4)];
+          break;
+      }
+    }
+    attempt(plan, to_string(plan));
+  }
+}
+
+// Goes on with another trace: what is best there at first, of that plan and the best up to now. False: the plan does not
+// run there, or not within the budget, and nothing has changed.
+bool ForesightPlanner::begin(const CoarseTrace& trace, const ForesightPlan& first) {
+  const CoarseTrace* const trace_before = std::exchange(trace_, &trace);
+  const Nanoseconds least_before = std::exchange(least_ns_, 0);
+  Rehearsal told = rehearse(first, 6, 2);
+  if (!told.fits || !told.complete || told.iteration_ns == 0) {
+    trace_ = trace_before;
+    least_ns_ = least_before;
+    return false;
+  }
+  ForesightPlan before = std::exchange(best_, first);
+  least_ns_ = told.iteration_ns;
+  most_written_ = limits_.storage_limit * static_cast<double>(told.stored);
+  best_.start = std::move(told.tiers);
+  first_ = first;
+  first_ns_ = least_ns_;
+  notes_.push_back(format_duration(least_ns_) + " before planning, as " + std::to_string(trace.trace().ops.size()) +
+                   " ops");
+  if (least_before == 0) return true;
+  before.start = trace.coarsened(trace_before->refined(before.start));
+  if (attempt(before, to_string(before))) return true;
+  before.start.clear();
+  attempt(before, to_string(before));
+  return true;
+}
+
+// A few iterations may have been a lucky start: the plan that all began with stands if the best does not stay faster.
+void ForesightPlanner::confirm() {
+  if (least_ns_ == 0 || least_ns_ >= first_ns_) {  // nothing was better: nothing is changed
+    best_ = first_;
+    return;
+  }
+  allowed_ = std::numeric_limits<std::uint64_t>::max();
+  const Nanoseconds least_ns = std::exchange(least_ns_, 0);
+  const Rehearsal told = rehearse(best_, 6, 4);
+  least_ns_ = least_ns;
+  if (told.fits && told.complete && told.iteration_ns <= first_ns_) return;
+  best_ = first_;
+  least_ns_ = first_ns_;
+  notes_.push_back("which did not last");
+}
+
+void ForesightPlanner::search(bool roughly) {
+  if (roughly && least_ns_ > compute_ns_ + compute_ns_ / hope) scan_shares();
+  for (Nanoseconds before = 0; !settled() && least_ns_ != before;) {
+    before = least_ns_;
+    search_shares(roughly ? 1.0 / 16 : 1.0 / 64);
+    search_order();
+    search_knobs();
+    if (roughly) break;
+  }
+}
+
+ForesightPlan ForesightPlanner::plan(const ForesightPlan& first) {
+  best_ = first;
+  for (std::size_t i = 0; i < traces_.size(); ++i) {
+    allowed_ = i + 1 < traces_.size() ? limits_.events * 2 / 5 : limits_.events;
+    if (!begin(traces_[i], first)) break;
+    search(i + 1 < traces_.size() || traces_.size() == 1);
+    if (i + 1 == traces_.size()) search(false);
+  }
+  search_widely();
+  confirm();
+  notes_.push_back("planning stopped after " + std::to_string(rehearsals_) + " rehearsals, " + std::to_string(used_) +
+                   " of " + std::to_string(limits_.events) + " events: " +
+                   (least_ns_ == 0            ? "no rehearsal came to its end, so nothing was changed"
+                    : never_waits()           ? "the GPU never waits"
+                    : used_ >= limits_.events ? "the budget is used"
+                                              : "no change makes the iteration shorter"));
+  notes_.push_back("it runs with " + to_string(best_));
+  best_.start = trace_->refined(best_.start);
+  return best_;
+}
+
+}  // namespace tencache

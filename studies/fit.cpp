@@ -126,11 +126,18 @@ std::optional<Bytes> minimum_capacity(const Trace& trace, const MachineSpec& mac
                                       const std::string& policy, const std::map<std::string, std::string>& settings,
                                       const RunLimits& limits, bool fits_machine) {
   MachineSpec trial = machine;
+  // What does not fit shows early, and what a plan makes faster it does not make fit: a planner that simulates is told
+  // of each try that it does not fit, and so does without. What is found is confirmed by the whole run, planned.
+  constexpr std::uint64_t early = 3;
+  RunLimits tried = limits;
+  tried.max_iterations = std::min(limits.max_iterations, early);
+  Recorders recorders;
+  recorders.rehearse = [](const Program&, const MachineSpec&, Policy&, const RehearsalLimits&) { return Rehearsal(); };
   const auto fits = [&](std::uint64_t mebibytes) {
     // No machine has a tier of nothing: a byte takes no tensor.
     set_capacity(trial, tier, std::max<Bytes>(mebibytes * MiB, 1));
     try {
-      return run_policy(trace, trial, policy, settings, limits).result.fits;
+      return run_policy(trace, trial, policy, settings, tried, recorders).result.fits;
     } catch (const Error&) {
       return false;
     }
@@ -160,9 +167,20 @@ std::optional<Bytes> minimum_capacity(const Trace& trace, const MachineSpec& mac
   } else if (!fits(enough)) {
     return std::nullopt;
   }
-  while (enough - too_little > 1) {
-    const std::uint64_t middle = too_little + (enough - too_little) / 2;
-    (fits(middle) ? enough : too_little) = middle;
+  const std::uint64_t most = enough;
+  const auto search = [&] {
+    while (enough - too_little > 1) {
+      const std::uint64_t middle = too_little + (enough - too_little) / 2;
+      (fits(middle) ? enough : too_little) = middle;
+    }
+  };
+  search();
+  recorders.rehearse = {};
+  tried = limits;
+  if (enough < most && !fits(enough)) {
+    too_little = enough;
+    enough = most;
+    search();
   }
   if (enough == 1 && tier != 0 && fits(0)) return 0;
   return enough * MiB;

@@ -128,7 +128,7 @@ std::optional<Bytes> minimum_capacity(const Trace& trace, const MachineSpec& mac
   MachineSpec trial = machine;
   // What does not fit shows early, and what a plan makes faster it does not make fit: a planner that simulates is told
   // of each try that it does not fit, and so does without. What is found is confirmed by the whole run, planned.
-  constexpr std::uint64_t early = 3;
+  constexpr std::uint64_t early = 2;
   RunLimits tried = limits;
   tried.max_iterations = std::min(limits.max_iterations, early);
   Recorders recorders;

@@ -58,6 +58,12 @@ Nanoseconds least_gpu_time(const Trace& trace, bool without_updates) {
   return gpu;
 }
 
+// An estimate needs no more than a coarse trace.
+double estimated_share(const Trace& trace, const MachineSpec& machine) {
+  constexpr std::size_t parts = 400;
+  return estimate_share(CoarseTrace(trace, machine, 0, parts).trace(), machine);
+}
+
 class Foresight final : public Policy {
  public:
   explicit Foresight(Options& options) {
@@ -83,7 +89,7 @@ class Foresight final : public Policy {
 
   void prepare(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) override {
     if (plan_events_ == 0) return;
-    if (updates_ == "auto" && may_share_updates(trace, machine)) plan_.cpu_share = estimate_share(trace, machine);
+    if (updates_ == "auto" && may_share_updates(trace, machine)) plan_.cpu_share = estimated_share(trace, machine);
     plan(trace, machine, rehearse);
   }
 
@@ -100,7 +106,7 @@ class Foresight final : public Policy {
   void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
     if (updates_ == "cpu") place_updates_on_cpu(trace, devices);
     if (updates_ != "auto" || !may_share_updates(trace, machine)) return;
-    place_share(trace, plan_.cpu_share ? *plan_.cpu_share : estimate_share(trace, machine), devices);
+    place_share(trace, plan_.cpu_share ? *plan_.cpu_share : estimated_share(trace, machine), devices);
   }
 
   void order(const Trace& trace, const MachineSpec&, std::vector<std::int32_t>& groups) const override {

@@ -207,7 +207,7 @@ void ForesightPlanner::search(bool roughly) {
 }
 
 ForesightPlan ForesightPlanner::plan(const ForesightPlan& first) {
-  best_ = first;
+  first_ = best_ = first;
   for (std::size_t i = 0; i < traces_.size(); ++i) {
     allowed_ = i + 1 < traces_.size() ? limits_.events * 2 / 5 : limits_.events;
     if (!begin(traces_[i], first)) break;

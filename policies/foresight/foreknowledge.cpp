@@ -152,7 +152,6 @@ void Foreknowledge::dropped(ChunkId chunk, OpIndex needed_by, const View& view) 
   const OpPlace place = places.after_gpu(needed_by);
   if (place < horizon.end().op) horizon.need(needed_by, view.memory.footprint(chunk, 0));
   for (UseCursor& cursor : fetched) go_back(cursor, place);
-  if (ways.cpu != no_tier && view.memory.valid(chunk, ways.cpu)) return;
   for (Store& store : ways.stores) go_back(store.read, place);
 }
 

@@ -69,20 +69,8 @@ Trace turned(const Trace& trace, OpIndex begin) {
 
 class RankBound {
  public:
-  RankBound(const Trace& trace, const MachineSpec& machine) : RankBound(trace, machine, {}) { add_turned(trace); }
-
-  Bound bound() const {
-    Bound bound = own_bound();
-    // What holds for a steady period only.
-    bound.any_run_seconds = bound.seconds;
-    add_late_terms(bound, true);
-    for (const Turned& turned : turned_) turned.bound->bind_turned(bound, turned.begin);
-    return bound;
-  }
-
- private:
   // `sides`: those of the iteration as it is, for one that was turned; empty: this is it.
-  RankBound(const Trace& trace, const MachineSpec& machine, std::vector<CpuSide> sides)
+  RankBound(const Trace& trace, const MachineSpec& machine, std::vector<CpuSide> sides = {})
       : machine_(machine), trace_(trace, machine), cuts_(trace_, parts_at_most), sides_(std::move(sides)) {
     compute_.assign(cuts_.count() + 1, 0);
     for (std::size_t unit = 0; unit < trace_.units.size(); ++unit) {
@@ -95,21 +83,33 @@ class RankBound {
     choose_weights();
   }
 
-  // Where phases change: a window there may reach over the iteration's end.
-  void add_turned(const Trace& trace) {
-    for (std::size_t unit = 1; unit < trace_.units.size() && turned_.size() < most_turns; ++unit) {
-      const OpIndex begin = trace_.units[unit].first;
-      if (trace.ops[begin].phase == trace.ops[trace_.units[unit - 1].first].phase) continue;
-      if (trace.ops[begin].phase == Phase::loss) continue;
-      Turned turned{.begin = begin, .trace = std::make_unique<Trace>(tencache::turned(trace, begin)), .bound = nullptr};
-      const auto before = std::ranges::count_if(
-          trace_.movable, [&](const MovableOp& op) { return trace_.units[op.unit].first < begin; });
-      std::vector<CpuSide> sides = sides_;
-      for (CpuSide& side : sides)
-        std::rotate(side.of_movable.begin(), side.of_movable.begin() + before, side.of_movable.end());
-      turned.bound.reset(new RankBound(*turned.trace, machine_, std::move(sides)));
-      turned_.push_back(std::move(turned));
+  Bound bound() const {
+    Bound bound = own_bound();
+    // What holds for a steady period only.
+    bound.any_run_seconds = bound.seconds;
+    add_late_terms(bound, true);
+    return bound;
+  }
+
+  // Where phases change: windows of an iteration that begins there may reach over the end of this one.
+  std::vector<OpIndex> turning_points() const {
+    std::vector<OpIndex> points;
+    const auto phase_at = [&](std::size_t unit) { return trace_.trace->ops[trace_.units[unit].first].phase; };
+    for (std::size_t unit = 1; unit < trace_.units.size() && points.size() < most_turns; ++unit) {
+      if (phase_at(unit) == phase_at(unit - 1) || phase_at(unit) == Phase::loss) continue;
+      points.push_back(trace_.units[unit].first);
     }
+    return points;
+  }
+  // What the CPU's lane needs, for the iteration that begins with that op.
+  std::vector<CpuSide> sides_from(OpIndex begin) const {
+    std::vector<CpuSide> sides = sides_;
+    const auto before =
+        std::ranges::count_if(trace_.movable, [&](const MovableOp& op) { return trace_.units[op.unit].first < begin; });
+    for (CpuSide& side : sides) {
+      std::rotate(side.of_movable.begin(), side.of_movable.begin() + before, side.of_movable.end());
+    }
+    return sides;
   }
 
   // As of one that began with that op of the iteration as it is.
@@ -147,6 +147,7 @@ class RankBound {
     bound.terms.push_back(std::move(term));
   }
 
+ private:
   Bound own_bound() const {
     Bound bound;
     const auto term = [&bound](const char* name, double ns) {
@@ -184,11 +185,6 @@ class RankBound {
     return bound;
   }
 
-  struct Turned {
-    OpIndex begin = 0;
-    std::unique_ptr<Trace> trace;
-    std::unique_ptr<RankBound> bound;
-  };
   struct Window {
     std::size_t begin = 0, end = 0;
     std::size_t need = 0;           // the greatest; 0: compute
@@ -554,8 +550,17 @@ class RankBound {
   std::vector<std::vector<double>> base_;  // of each need
   std::vector<CpuSide> sides_;             // [0]: the whole lane
   std::vector<Weight> weights_;
-  std::vector<Turned> turned_;
 };
+
+Bound bound_of_rank(const Trace& trace, const MachineSpec& machine) {
+  const RankBound recorded(trace, machine);
+  Bound bound = recorded.bound();
+  for (const OpIndex begin : recorded.turning_points()) {
+    const Trace begun_there = turned(trace, begin);
+    RankBound(begun_there, machine, recorded.sides_from(begin)).bind_turned(bound, begin);
+  }
+  return bound;
+}
 
 }  // namespace
 
@@ -566,7 +571,7 @@ double least_seconds(double seconds, double any_run_seconds, bool steady, std::u
 
 Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
   const std::size_t count = rank_count(trace);
-  if (count == 1) return RankBound(trace, machine).bound();
+  if (count == 1) return bound_of_rank(trace, machine);
   if (count > machine.rank_count()) {
     throw Error("the trace has " + std::to_string(count) + " ranks, machine '" + machine.name + "' has " +
                 std::to_string(machine.rank_count()) + "; take a machine with as many ranks");
@@ -576,7 +581,7 @@ Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
   double compute_seconds = 0, any_run_seconds = 0;
   std::string compute_term, misfit;
   for (std::size_t rank = 0; rank < count; ++rank) {
-    Bound one = RankBound(traces[rank], machine.of_rank(rank)).bound();
+    Bound one = bound_of_rank(traces[rank], machine.of_rank(rank));
     if (rank == 0 || one.compute_seconds > compute_seconds) {
       compute_seconds = one.compute_seconds;
       compute_term = one.compute_term;

@@ -157,24 +157,24 @@ def far_from_bound(rows):
     far = [row for row in rows if is_far(row)]
     searched = [row for row in far if row.get("found")]
     loose = [row for row in searched if row["found"] >= NEAR * row["ours"]]
-    text = ["", f"## Below {FAR} of the bound", f"{len(far)} pairs. A search with a hundred times the budget was made for "
-            f"{len(searched)} of them: in {len(loose)} it finds nothing that is more than {1 - NEAR:.0%} faster, in "
-            f"{len(searched) - len(loose)} it does."]
+    text = ["", f"## Below {FAR} of the bound", f"{len(far)} pairs."]
+    if searched:
+        text[-1] += (f" A search with a hundred times the budget was made for {len(searched)} of them.\nIn {len(loose)} it "
+                     f"finds nothing that is more than {1 - NEAR:.0%} faster, in {len(searched) - len(loose)} it does.")
     for name, heading in CLASSES.items():
         of = sorted((row for row in far if why(row) == name), key=lambda row: row["bound"] / row["ours"])
         if not of:
             continue
-        text += ["", f"### {heading} ({len(of)} pairs)", "",
-                 "| trace | machine | GPU memory ÷ peak | bound | best found | foresight | efficiency | the bound's term | "
-                 "busiest link | waits, of the time |", "|---|---|---|---|---|---|---|---|---|---|"]
+        columns = ["trace", "machine", "GPU memory ÷ peak", "bound", *(["best found"] if searched else []), "foresight",
+                   "efficiency", "binding term", "waits, of the time"]
+        text += ["", f"### {heading} ({len(of)} pairs)", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
         for row in of:
-            link, share = max(row["busy"].items(), key=lambda item: item[1])
             waits = {cause: seconds / row["ours"] for cause, seconds in row["stalls"].items()}
-            listed = ", ".join(f"{cause} {part:.0%}" for cause, part in waits.items() if part >= 0.05)
-            found = f"{row['found']:.4g} s" if row.get("found") else "–"
-            text.append(f"| {row['trace']} | {row['machine']} | {row['fraction']} | {row['bound']:.4g} s | {found} | "
-                        f"{row['ours']:.4g} s | {row['bound'] / row['ours']:.3f} | {row['term']} | {link} {share:.0%} | "
-                        f"{listed} |")
+            found = [f"{row['found']:.4g} s" if row.get("found") else "–"] if searched else []
+            cells = [row["trace"], row["machine"], f"{row['fraction']}", f"{row['bound']:.4g} s", *found,
+                     f"{row['ours']:.4g} s", f"{row['bound'] / row['ours']:.3f}", row["term"],
+                     ", ".join(f"{cause} {part:.0%}" for cause, part in waits.items() if part >= 0.05)]
+            text.append(f"| {' | '.join(cells)} |")
     return text
 
 

@@ -67,11 +67,11 @@ class Policy;
 // What a rehearsal tells: a program, simulated from its start under another policy object until the state recurs.
 struct Rehearsal {
   bool fits = false;
-  bool complete = false;            // false: the budget ended it; the figures are of what ran by then
+  bool complete = false;            // false: a limit ended it; the figures are of what ran by then
   Nanoseconds iteration_ns = 0;     // mean of the steady period; 0 if not one iteration was done
   std::uint64_t events = 0;         // completions simulated: what planning budgets count
   Bytes stored = 0;                 // written to tiers of storage in an iteration, mean of the steady period
-  std::vector<std::uint8_t> tiers;  // where everything was at the last iteration's end: by chunk, a bit for each tier
+  std::vector<std::uint8_t> tiers;  // if complete, valid copies at the end: by chunk, a bit for each tier
 };
 struct RehearsalLimits {
   std::uint64_t events = std::numeric_limits<std::uint64_t>::max();  // completions, about

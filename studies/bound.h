@@ -1,6 +1,6 @@
 // The lower bound of the iteration time: no policy can be faster, whatever it moves, where it runs the optimizer and in
 // which order. A relaxation: each term drops some of the machine's rules, so each is a bound; the largest is the
-// result. It holds for the mean over a steady period; without the terms `...+round` also for the mean over the second
+// result. It holds for the mean over a steady period; without `...+round` and `...+turned` also for that over the second
 // half of a run of any length.
 //
 // Iterations overlap only in this: the CPU's lane may lag behind the GPU's or run ahead. What follows counts, in each
@@ -54,7 +54,9 @@
 //                inside do not hold it beside the activations. A steady period repeats for ever, so any place will do.
 //                Of the m iterations of a second half only m - 1 such windows end in it: what the first of them writes
 //                out may go before the half begins. So they hold there for (m - 1) / m (least_seconds).
-// A trace of several ranks: the greatest bound of any rank.
+//  ...+turned    The windows of an iteration that begins where another phase does, with what is alive there: they may
+//                reach over the end of the recorded one. For a steady period, and else (m - 1) / m, as those of +round.
+// docs/bound.md proves them all. A trace of several ranks: the greatest bound of any rank.
 //
 // `ideal` has unlimited GPU memory: only compute, cpu and dependencies hold for it.
 #pragma once

@@ -116,14 +116,14 @@ class Foresight final : public Policy {
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) {
+      if (view.to_memory != nullptr) forgets_ = false;  // a live program may look at its values whenever it likes
       if (!planned_ && plan_events_ > 0 && view.can_rehearse()) {
-        forgets_ = forgets_ && view.to_memory == nullptr;  // a live program's values may be looked at whenever it likes
         plan(view.program->trace, view.machine,
              [&view](const Trace& trace, const MachineSpec& machine, Policy& candidate, const RehearsalLimits& limits) {
                return (*view.rehearsals)({trace, {}}, machine, candidate, limits);  // ops are where they are to be
              });
       }
-      flow_ = ForesightFlow(chunk_bytes_, forgets_ && view.to_memory == nullptr, plan_.knobs);
+      flow_ = ForesightFlow(chunk_bytes_, forgets_, plan_.knobs);
       flow_.start(view);
     }
     flow_.on(event, view, actions);

@@ -91,8 +91,8 @@ TEST(ForesightTest, SpillsTheLongestPeriods) {
   EXPECT_EQ(moved_by(seen, spilled(seen, 200)).all_down(), 0U);  // nothing is ever written
 }
 
-// W is read by op 0 and overwritten by op 3, X is read by ops 1 and 4: its period is as long, but W need not come back.
-TEST(ForesightTest, WhatIsOverwrittenNextIsSpilledFirst) {
+// W is read by op 0 and overwritten by op 3, X is read by ops 1 and 4, T is there in op 2 only.
+Trace overwritten_weight() {
   Trace trace;
   const TensorId w = trace.add_tensor("W", 100, Role::parameter, true),
                  x = trace.add_tensor("X", 100, Role::optimizer_state, true),
@@ -102,6 +102,12 @@ TEST(ForesightTest, WhatIsOverwrittenNextIsSpilledFirst) {
   add_op(trace, 10, {}, {t});
   add_op(trace, 10, {}, {w});
   add_op(trace, 10, {x}, {x});
+  return trace;
+}
+
+// The period of X is as long as that of W, but W need not come back.
+TEST(ForesightTest, WhatIsOverwrittenNextIsSpilledFirst) {
+  const Trace trace = overwritten_weight();
   const Schedule schedule(trace);
   const std::vector<Device> devices(trace.ops.size(), Device::gpu);
   const std::vector<Nanoseconds> clock = {0, 10, 20, 30, 40, 50};
@@ -118,15 +124,7 @@ TEST(ForesightTest, WhatIsOverwrittenNextIsSpilledFirst) {
 
 // The GPU holds two of W, X and T. W dies with op 0, as op 3 overwrites it, so T finds room and nothing is ever moved.
 TEST(ForesightTest, ForgetsWhatIsOverwritten) {
-  Trace trace;
-  const TensorId w = trace.add_tensor("W", 100, Role::parameter, true),
-                 x = trace.add_tensor("X", 100, Role::optimizer_state, true),
-                 t = trace.add_tensor("T", 100, Role::activation, false);
-  add_op(trace, 10, {w}, {});
-  add_op(trace, 10, {x}, {});
-  add_op(trace, 10, {}, {t});
-  add_op(trace, 10, {}, {w});
-  add_op(trace, 10, {x}, {x});
+  const Trace trace = overwritten_weight();
   const GoldenRun run = run_foresight(trace, 250);
   EXPECT_EQ(run.result.iteration_ns.back(), 50);
   EXPECT_EQ(starts(run, d2h).size(), 0U);

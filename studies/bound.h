@@ -1,6 +1,6 @@
 // The lower bound of the iteration time: no policy can be faster, whatever it moves, where it runs the optimizer and in
 // which order. A relaxation: each term drops some of the machine's rules, so each is a bound; the largest is the
-// result. It holds for the mean over a steady period; without `...+round` and `...+turned` also for that over the second
+// result. It holds for the mean over a steady period; without `...+round` and `...+turned` also for the second
 // half of a run of any length.
 //
 // Iterations overlap only in this: the CPU's lane may lag behind the GPU's or run ahead. What follows counts, in each

@@ -7,7 +7,7 @@
 
 namespace tencache {
 
-[[noreturn]] inline void check_failed(const char* expression, const char* file, int line) {
+[[noreturn, gnu::cold]] inline void check_failed(const char* expression, const char* file, int line) {
   std::fprintf(stderr, "tencache: broken invariant: %s (%s:%d). This is a bug in TenCache; please report it.\n",
                expression, file, line);
   std::abort();

@@ -96,6 +96,8 @@ class Machine {
   virtual void map(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes /*bytes*/, Place /*place*/,
                    MappedFor /*what*/) {}
   virtual void unmap(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes /*bytes*/, Place /*place*/) {}
+  // False if these two do nothing, and need not be called. Never changes.
+  virtual bool maps() const { return true; }
   // A tensor comes into being (its address range is reserved) and goes.
   virtual void tensor_created(TensorId /*tensor*/, Bytes /*bytes*/) {}
   virtual void tensor_destroyed(TensorId /*tensor*/) {}

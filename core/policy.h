@@ -42,6 +42,7 @@ enum class EventKind : std::uint8_t {
   tensor_freed,       // live programs
   schedule_deviated,  // a live program left the recorded order; View::op is `none` until it is found again
 };
+inline constexpr std::size_t event_kind_count = 13;
 enum class Refusal : std::uint8_t { none, stale, no_room, io_error };
 template <>
 inline constexpr auto enum_texts<EventKind> = std::to_array<std::string_view>(
@@ -252,6 +253,8 @@ class Policy {
   // Called once, before the run. `program` is null for a live program whose schedule is not known yet.
   virtual Layout layout(const MachineSpec& machine, const Program* program) const;
   virtual void on(const Event& event, const View& view, Actions& actions);
+  // Whether `on` does anything at events of this kind; asked before the run, so that others need not be told.
+  virtual bool hears(EventKind) const { return true; }
   // Appends victims in the order to evict them; those that are pinned or on their way out already are passed over.
   // Default: the coldest first.
   virtual void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims);

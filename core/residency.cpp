@@ -25,6 +25,7 @@ Residency::Residency(const MachineSpec& machine, const std::vector<AllocatorSpec
   for (TierId tier = 0; tier < tier_count_; ++tier) {
     const Bytes capacity = tier == 0 && unlimited_gpu ? unlimited : machine.tiers[tier].capacity;
     allocators_.push_back(make_allocator(allocators[tier], capacity));
+    addressed_[tier] = allocators_.back()->addressed();
     granularity_[tier] = allocators[tier].kind == AllocatorKind::caching ? 1 : machine.tiers[tier].granularity;
   }
   coldest_.fill(none);
@@ -48,7 +49,7 @@ TensorId Residency::add_tensor(Bytes bytes, Role role, bool persistent) {
   const TensorId tensor = static_cast<TensorId>(tensors_.size());
   tensors_.push_back({bytes, static_cast<ChunkId>(owners_.size()), chunk_count, role, persistent});
   owners_.insert(owners_.end(), chunk_count, tensor);
-  copies_.resize(copies_.size() + chunk_count * tier_count_);
+  if (owners_.size() * tier_count_ > copies_.size()) copies_.resize(owners_.size() * tier_count_);
   return tensor;
 }
 
@@ -72,7 +73,7 @@ void Residency::reserve(std::span<const Tensor> tensors) {
   }
   tensors_.reserve(tensors.size());
   owners_.reserve(chunks);
-  copies_.reserve(chunks * tier_count_);
+  copies_.resize(chunks * tier_count_);
 }
 
 void Residency::remove_tensor(TensorId tensor) {

@@ -93,7 +93,8 @@ class Residency {
   }
   // What the chunk takes in that tier: rounded to the tier's granularity and the allocator's buffers.
   Bytes footprint(ChunkId chunk, TierId tier) const {
-    return allocators_[tier]->footprint(rounded(bytes_of(chunk), tier));
+    const Bytes bytes = rounded(bytes_of(chunk), tier);
+    return addressed_[tier] ? allocators_[tier]->footprint(bytes) : bytes;
   }
 
   // Tiers.
@@ -104,6 +105,7 @@ class Residency {
   Bytes leaving(TierId tier) const { return leaving_[tier]; }  // room that queued or running evictions will free
   Bytes peak(TierId tier) const { return peak_[tier]; }
   const Allocator& allocator(TierId tier) const { return *allocators_[tier]; }
+  bool addressed(TierId tier) const { return addressed_[tier]; }  // Allocator::addressed
   bool has_room(ChunkId chunk, TierId tier) const {
     return allocators_[tier]->has_room(rounded(bytes_of(chunk), tier));
   }
@@ -176,10 +178,11 @@ class Residency {
   std::size_t tier_count_;
   Bytes chunk_bytes_;
   std::array<Bytes, max_tiers> granularity_{};
+  std::array<bool, max_tiers> addressed_{};
   std::vector<std::unique_ptr<Allocator>> allocators_;
   std::vector<Entry> tensors_;
   std::vector<TensorId> owners_;                             // of chunks
-  std::vector<Copy> copies_;                                 // [chunk][tier]
+  std::vector<Copy> copies_;                                 // [chunk][tier]; of reserved chunks, too
   std::map<std::uint32_t, std::vector<TensorId>> free_ids_;  // by chunk count
   std::array<ChunkId, max_tiers> coldest_{}, warmest_{};
   std::array<Bytes, max_tiers> leaving_{}, peak_{};

@@ -24,6 +24,7 @@ class ClassicPolicy : public Policy {
   explicit ClassicPolicy(Options& options);
   Layout layout(const MachineSpec& machine, const Program* program) const override;
   void on(const Event& event, const View& view, Actions& actions) override;
+  bool hears(EventKind kind) const override { return window_ > 0 && kind == EventKind::op_issued; }
 
  protected:
   Layout layout_;  // whole tensors by default, the classic unit, but for those larger than all staging buffers

@@ -18,6 +18,7 @@ class Lfu final : public ClassicPolicy {
  public:
   explicit Lfu(Options& options) : ClassicPolicy(options) {}
 
+  bool hears(EventKind) const override { return true; }
   void on(const Event& event, const View& view, Actions& actions) override {
     switch (event.kind) {
       case EventKind::profile_ready:

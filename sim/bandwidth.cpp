@@ -37,12 +37,8 @@ void Bandwidth::form_groups() {
   groups_.resize(group_of_resource.size());
   for (std::uint32_t i = 0; i < group_of_resource.size(); ++i) groups_[group_of_resource[i]].resources.push_back(i);
   for (Flow& flow : flows_) {
-    if (flow.uses.empty()) {  // alone
-      flow.group = static_cast<std::uint32_t>(groups_.size());
-      groups_.emplace_back();
-    } else {
-      flow.group = group_of_resource[flow.uses.front()];
-    }
+    if (flow.uses.empty()) continue;
+    flow.group = group_of_resource[flow.uses.front()];
     flow.bit = groups_[flow.group].size++;
   }
 }
@@ -55,6 +51,7 @@ void Bandwidth::mark(std::uint32_t index) {
 
 void Bandwidth::set(std::uint32_t index, BytesPerSecond cap) {
   Flow& flow = flows_[index];
+  TENCACHE_CHECK(!flow.uses.empty());
   Group& group = groups_[flow.group];
   cap = std::max<BytesPerSecond>(cap, 1);
   if (flow.cap == 0) {
@@ -89,10 +86,6 @@ std::span<const std::uint32_t> Bandwidth::share() {
 
 void Bandwidth::work_out(Group& group) {
   if (group.running.empty()) return;
-  if (group.resources.empty()) {
-    flows_[group.running.front()].rate = flows_[group.running.front()].cap;
-    return;
-  }
   if (group.unusual > 0 || group.size > most_bits) {
     filling_.fill(group, flows_);
     group.shared_set = 0;

@@ -22,6 +22,8 @@ class Bandwidth {
   Bandwidth(std::vector<BytesPerSecond> capacities, std::vector<std::vector<std::uint32_t>> uses,
             std::vector<BytesPerSecond> usual_caps);
 
+  // It uses nothing that it could share: its rate is its cap, and nothing need be said of it here.
+  bool alone(std::uint32_t flow) const { return flows_[flow].uses.empty(); }
   // The flow begins, goes on with another cap, or ends.
   void set(std::uint32_t flow, BytesPerSecond cap);
   void stop(std::uint32_t flow);

@@ -45,6 +45,7 @@ class SimMachine final : public Machine {
   std::string last_error() const override;
   void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place, MappedFor what) override;
   void unmap(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
+  bool maps() const override { return faults_.has_value(); }
 
   // What was injected; zeros without a plan.
   FaultCounts fault_counts() const { return faults_ ? faults_->counts() : FaultCounts{}; }

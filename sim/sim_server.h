@@ -47,8 +47,8 @@ class DataFlow {
     exhausts_ = bursting_ && credit_ < left_;
   }
   // From when the rate was set.
-  uint128 ns_to_end() const { return (left_ + rate_ - 1) / rate_; }
-  uint128 ns_to_exhaustion() const { return (credit_ + rate_ - 1) / rate_; }
+  uint128 ns_to_end() const { return rounded_up(left_); }
+  uint128 ns_to_exhaustion() const { return rounded_up(credit_); }
   bool exhausts() const { return exhausts_; }  // the credit ends before the data
   void exhaust(Nanoseconds now) {
     settle(now);
@@ -69,6 +69,13 @@ class DataFlow {
   }
 
  private:
+  // The time that the amount takes. Dividing numbers of 64 bits is ten times as fast.
+  uint128 rounded_up(uint128 amount) const {
+    const uint128 most = amount + rate_ - 1;
+    if (most >> 64 == 0) return static_cast<std::uint64_t>(most) / rate_;
+    return most / rate_;
+  }
+
   uint128 left_ = 0, credit_ = 0, most_credit_ = 0;
   BytesPerSecond rate_ = 0, sustained_ = 0;
   Nanoseconds updated_ns_ = 0;                // when `left_` and `credit_` were true

@@ -186,7 +186,14 @@ void SimWorld::start_latency(std::size_t index, std::size_t position) {
 
 void SimWorld::set_cap(std::size_t index) {
   SimServer& server = servers_[index];
-  bandwidth_.set(static_cast<std::uint32_t>(index), server.flow.cap(server.first().cap));
+  const std::uint32_t flow = static_cast<std::uint32_t>(index);
+  const BytesPerSecond cap = std::max<BytesPerSecond>(server.flow.cap(server.first().cap), 1);
+  if (bandwidth_.alone(flow)) {
+    server.flow.set_rate(cap, now_);
+    schedule(index);
+  } else {
+    bandwidth_.set(flow, cap);
+  }
 }
 
 void SimWorld::start_flowing(std::size_t index) {
@@ -288,7 +295,8 @@ void SimWorld::complete(std::size_t index, CompletionStatus status, Completion& 
   if (status == CompletionStatus::failed) ranks_[server.rank].last_failed = completion.fence;
   if (flowing) {
     server.flow.settle(now_);
-    bandwidth_.stop(static_cast<std::uint32_t>(index));
+    const std::uint32_t flow = static_cast<std::uint32_t>(index);
+    if (!bandwidth_.alone(flow)) bandwidth_.stop(flow);
   }
   begin(index);
   start_latency(index, server.queue_depth - std::size_t{1});

@@ -57,9 +57,11 @@ Engine::Engine(const MachineSpec& spec, Machine& machine, Policy& policy, const 
       session_(policy, {spec, memory_, moment_, lives_, *program_, transfers_}, ledger_, mover_, options_),
       mover_(parts()),
       runner_(parts(), mover_, policy.requirements().governed) {
+  for (std::uint8_t lane = 0; lane < lane_count; ++lane) lanes_[lane].used = program_->uses(lane);
   if (program == nullptr) return;
   ledger_.follow(program);
   memory_.reserve(program->trace.tensors);
+  lives_.reserve(program->trace.tensors.size());
   for (const Tensor& tensor : program->trace.tensors) {
     lives_.begin(memory_.add_tensor(tensor.bytes, tensor.role, tensor.persistent));
   }
@@ -159,7 +161,7 @@ void Engine::take(input::Destroy& destroy) {
 
 void Engine::take(input::Begin& begin) {
   TENCACHE_CHECK(lanes_[0].active.empty());
-  ActiveOp& op = lanes_[0].active.emplace_back();
+  ActiveOp& op = lanes_[0].active.add();
   op.times.op = begin.op;
   op.times.iteration = moment_.iteration;
   op.external = true;
@@ -366,7 +368,9 @@ void Engine::pump() {
   bool progress = true;
   while (progress && !finished_) {
     progress = false;
-    for (std::uint8_t lane = 0; lane < lane_count; ++lane) progress |= advance_lane(lane);
+    for (std::uint8_t lane = 0; lane < lane_count; ++lane) {
+      if (lanes_[lane].used) progress |= advance_lane(lane);
+    }
     const std::uint64_t enqueued = transfers_.enqueued();  // victims may leave over a link that had its turn
     for (LinkId link = 0; link < spec_.links.size(); ++link) {
       if (!transfers_.empty(link)) progress |= mover_.start_from(link);
@@ -416,7 +420,7 @@ bool Engine::issue_next(std::uint8_t index) {
     return false;
   }
   lane.gap_done = lane.boundary_crossed = false;
-  program_->issue(index, moment_.iteration, lane.active.emplace_back());
+  program_->issue(index, moment_.iteration, lane.active.add());
   issue(index);
   return true;
 }

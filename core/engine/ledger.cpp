@@ -10,11 +10,12 @@ Ledger::Ledger(const Moment& moment, Timeline* timeline, bool first_and_last)
     : moment_(moment), timeline_(timeline), first_and_last_(first_and_last) {}
 
 void Ledger::advance(Nanoseconds passed_ns, const Residency& memory) {
+  if (passed_ns == 0) return;
   const uint128 passed = static_cast<uint128>(passed_ns);
   for (TierId tier = 0; tier < memory.tier_count(); ++tier) {
     counters_.tiers[tier].occupancy_byte_ns += passed * memory.used(tier);
+    if (!memory.addressed(tier)) continue;
     const Allocator& allocator = memory.allocator(tier);
-    if (!allocator.addressed()) continue;
     counters_.tiers[tier].free_byte_ns += passed * allocator.free();
     counters_.tiers[tier].scattered_byte_ns += passed * (allocator.free() - allocator.largest_free());
     counters_.tiers[tier].padding_byte_ns += passed * allocator.padding();

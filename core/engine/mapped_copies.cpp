@@ -7,11 +7,13 @@ namespace tencache {
 bool MappedCopies::take(ChunkId chunk, TierId tier, MappedFor what) {
   const Bytes used_before = memory_.used(tier);
   if (!memory_.reserve(chunk, tier)) return false;
-  try {
-    map(chunk, tier, what);
-  } catch (...) {
-    memory_.release(chunk, tier);
-    throw;
+  if (maps_) {
+    try {
+      map(chunk, tier, what);
+    } catch (...) {
+      memory_.release(chunk, tier);
+      throw;
+    }
   }
   if (timeline_ != nullptr) sample(chunk, tier, used_before);
   return true;
@@ -21,7 +23,9 @@ void MappedCopies::free(ChunkId chunk, TierId tier) {
   const Place place{tier, memory_.copy(chunk, tier).offset};
   const Bytes used_before = memory_.used(tier);
   memory_.release(chunk, tier);
-  machine_.unmap(memory_.tensor_of(chunk), chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk), place);
+  if (maps_) {
+    machine_.unmap(memory_.tensor_of(chunk), chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk), place);
+  }
   if (timeline_ != nullptr) sample(chunk, tier, used_before);
 }
 

@@ -18,7 +18,13 @@ class MappedCopies {
   // All must outlive this object; `timeline` may be null.
   MappedCopies(const MachineSpec& spec, Machine& machine, Residency& memory, const ProgramSource& program,
                const Moment& moment, Timeline* timeline)
-      : spec_(spec), machine_(machine), memory_(memory), program_(program), moment_(moment), timeline_(timeline) {}
+      : spec_(spec),
+        machine_(machine),
+        memory_(memory),
+        program_(program),
+        moment_(moment),
+        timeline_(timeline),
+        maps_(machine.maps()) {}
 
   // Absent -> reserved, and mapped. False if the tier has no place. Throws Error if the machine refuses the memory that
   // the tier is said to have, several times in a row; nothing has changed then.
@@ -38,6 +44,7 @@ class MappedCopies {
   const ProgramSource& program_;
   const Moment& moment_;
   Timeline* timeline_;
+  bool maps_;  // the machine does
 };
 
 }  // namespace tencache

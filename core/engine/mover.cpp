@@ -289,7 +289,8 @@ void Mover::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming,
   Why why{.reason = Reason::room, .prefetch = prefetch, .chunk = first};
   if (!prefetch) why.op = parts_.lanes.waiting_in(tier).times.op;
   const Because for_room(parts_.session, why);
-  std::vector<ChunkId> victims;
+  std::vector<ChunkId> victims = std::exchange(victims_, {});
+  victims.clear();
   parts_.session.ask_for_room({tier, lacking(), prefetch, incoming}, victims);
   // While the tiers below are full, thousands of chunks may be asked in vain: none that is as large as one before.
   Bytes too_large = std::numeric_limits<Bytes>::max();
@@ -304,6 +305,7 @@ void Mover::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming,
   for (const ChunkId chunk : victims) {
     if (chunk < parts_.memory.chunk_total()) leaves(chunk);
   }
+  victims_ = std::move(victims);
   if (prefetch || !parts_.layout.fallback_eviction || lacking() == 0) return;
   why.reason = Reason::coldest;
   const Because as_fallback(parts_.session, why);

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "core/engine/ledger.h"
 #include "core/engine/mapped_copies.h"
@@ -101,6 +102,7 @@ class Mover final : public ActionTaker {
   std::map<ChunkId, int> failures_;                              // of copies, in a row; < failures_tolerated
   std::array<std::array<std::uint64_t, 2>, max_tiers> asked_{};  // the input (Moment) in which room was last asked for
   std::array<StallCause, max_tiers> last_room_cause_{};
+  std::vector<ChunkId> victims_;  // memory for make_room, which an action may lead to again
 };
 
 }  // namespace tencache

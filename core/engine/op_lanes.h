@@ -7,7 +7,8 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
+#include <iterator>
+#include <list>
 #include <map>
 #include <span>
 #include <vector>
@@ -37,6 +38,18 @@ struct OpDemand {
   StallCause stranded_cause = StallCause::memory;  // over which link the last of them arrived
   std::vector<ChunkId> write_waits;                // to write, but a transfer still reads them
   std::vector<Hold> holds;
+
+  // As new, but for the memory of the lists.
+  void renew() {
+    missing = overlapped = 0;
+    room_needed = 0;
+    outputs.clear();
+    next_output = 0;
+    stranded.clear();
+    stranded_cause = StallCause::memory;
+    write_waits.clear();
+    holds.clear();
+  }
 };
 
 struct ActiveOp {
@@ -51,14 +64,57 @@ struct ActiveOp {
   Bytes bytes = 0;               // memory traffic; 0: not known
   NameId rendezvous = 0;         // with ops of other ranks; 0: none
   Nanoseconds computed_ns = -1;  // when its compute was over, if arrivals outlast it; else -1
+
+  void renew() {
+    times = {};
+    demand.renew();
+    uses = {};
+    own_uses.clear();
+    tag = 0;
+    external = started = false;
+    duration_ns = 0;
+    bytes = 0;
+    rendezvous = 0;
+    computed_ns = -1;
+  }
+};
+
+// The ops of a lane that are issued and not done, the first issued first. An op stays where it is until it is done; its
+// place, with the memory of its lists, is used again.
+class OpQueue {
+ public:
+  bool empty() const { return ops_.empty(); }
+  std::size_t size() const { return ops_.size(); }
+  ActiveOp& front() { return ops_.front(); }
+  const ActiveOp& front() const { return ops_.front(); }
+  ActiveOp& back() { return ops_.back(); }
+  const ActiveOp& back() const { return ops_.back(); }
+  auto begin() { return ops_.begin(); }
+  auto end() { return ops_.end(); }
+  auto begin() const { return ops_.begin(); }
+  auto end() const { return ops_.end(); }
+
+  // A new last one.
+  ActiveOp& add() {
+    if (spare_.empty()) return ops_.emplace_back();
+    spare_.front().renew();
+    ops_.splice(ops_.end(), spare_, spare_.begin());
+    return ops_.back();
+  }
+  void pop_front() { spare_.splice(spare_.begin(), ops_, ops_.begin()); }
+  void pop_back() { spare_.splice(spare_.begin(), ops_, std::prev(ops_.end())); }
+
+ private:
+  std::list<ActiveOp> ops_, spare_;
 };
 
 struct OpLane {
   TierId tier = no_tier;
-  std::deque<ActiveOp> active;  // issued and not done
-  bool waiting = false;         // the last of `active` lacks something
-  bool gap_pending = false;     // the machine idles for the host's time before the next op
-  bool gap_done = false;        // that time has passed, or (boundary_crossed) the iteration begun; the op is not issued
+  bool used = true;  // false: no op will ever come
+  OpQueue active;
+  bool waiting = false;      // the last of `active` lacks something
+  bool gap_pending = false;  // the machine idles for the host's time before the next op
+  bool gap_done = false;     // that time has passed, or (boundary_crossed) the iteration begun; the op is not issued
   bool boundary_crossed = false;
   Nanoseconds blocked_since_ns = -1;  // the next op waits for one of the other lane; -1: it does not
   NameId module = 0;                  // that its last op is part of
@@ -103,6 +159,7 @@ class OpLanes {
   // ---- Holds that policies put on ops which are not issued yet.
   void hold(OpIndex op, Hold hold) { holds_.emplace(op, hold); }
   void take_holds(OpIndex op, std::vector<Hold>& holds) {
+    if (holds_.empty()) return;
     const auto [first, last] = holds_.equal_range(op);
     for (auto hold = first; hold != last; ++hold) holds.push_back(hold->second);
     holds_.erase(first, last);

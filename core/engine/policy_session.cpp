@@ -11,19 +11,18 @@ constexpr int refusals_told = 2;  // one in answer to the other
 
 }  // namespace
 
-View PolicySession::view() const {
-  View v{.machine = scene_.spec, .memory = scene_.memory};
-  v.now = scene_.moment.now;
-  v.iteration = scene_.moment.iteration;
-  v.op = scene_.moment.position;
-  v.dead_flags = &scene_.lives.dead;
-  v.link_load = scene_.transfers.link_load();
-  v.rehearsals = &options_.rehearse;
-  scene_.program.show(v);
-  return v;
+const View& PolicySession::view() {
+  view_.now = scene_.moment.now;
+  view_.iteration = scene_.moment.iteration;
+  view_.op = scene_.moment.position;
+  view_.dead_flags = &scene_.lives.dead;
+  view_.link_load = scene_.transfers.link_load();
+  view_.rehearsals = &options_.rehearse;
+  scene_.program.show(view_);
+  return view_;
 }
 
-void PolicySession::emit(const Event& event) {
+void PolicySession::deliver(const Event& event) {
   if (telling_) {
     pending_.push_back({event, refusals_});
     return;

@@ -5,6 +5,7 @@
 // called while it runs. Its actions are handed to an ActionTaker, which may decide, emit and refuse in turn.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -51,11 +52,21 @@ class PolicySession {
  public:
   // All must outlive this object.
   PolicySession(Policy& policy, const Scene& scene, Ledger& ledger, ActionTaker& taker, const EngineOptions& options)
-      : policy_(policy), scene_(scene), ledger_(ledger), taker_(taker), options_(options) {}
+      : policy_(policy),
+        scene_(scene),
+        ledger_(ledger),
+        taker_(taker),
+        options_(options),
+        view_{.machine = scene.spec, .memory = scene.memory} {
+    for (std::size_t kind = 0; kind < event_kind_count; ++kind) hears_[kind] = policy.hears(EventKind(kind));
+  }
 
   const Policy& policy() const { return policy_; }
-  View view() const;
-  void emit(const Event& event);
+  // As things are; valid until the next call.
+  const View& view();
+  void emit(const Event& event) {
+    if (hears_[static_cast<std::size_t>(event.kind)]) deliver(event);
+  }
   // Appends the victims that the policy names.
   void ask_for_room(const RoomRequest& request, std::vector<ChunkId>& victims) {
     policy_.make_room(request, view(), victims);
@@ -87,6 +98,7 @@ class PolicySession {
     int refusals;
   };
 
+  void deliver(const Event& event);
   void tell(const Event& event, int refusals);
   void record(Decision::Kind kind, ChunkId chunk, TierId from, TierId to, Refusal refusal);
 
@@ -95,6 +107,8 @@ class PolicySession {
   Ledger& ledger_;
   ActionTaker& taker_;
   const EngineOptions& options_;
+  View view_;
+  std::array<bool, event_kind_count> hears_{};
   bool telling_ = false;
   std::deque<Pending> pending_;   // not empty only while telling_
   int refusals_ = 0;              // the refusals that led to the actions being taken, one in answer to the other

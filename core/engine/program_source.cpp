@@ -121,27 +121,24 @@ void OwnedProgram::show(View& view) const {
 
 std::optional<NextOp> OwnedProgram::next(std::uint8_t lane) const {
   const Sequence& sequence = sequences_[lane];
-  const std::size_t count = sequence.ops.size();
-  if (count == 0 || sequence.issued == limits_.max_iterations * count) return {};
-  const std::size_t at = sequence.issued % count;
-  const OpIndex op = sequence.ops[at];
-  return NextOp{op, program_->trace.ops[op].gap_before_ns, lane == 0 && at == 0 && sequence.issued > 0};
+  if (sequence.ops.empty() || sequence.iteration == limits_.max_iterations) return {};
+  const OpIndex op = sequence.ops[sequence.at];
+  return NextOp{op, program_->trace.ops[op].gap_before_ns, lane == 0 && sequence.at == 0 && sequence.issued > 0};
 }
 
 bool OwnedProgram::may_issue(std::uint8_t lane, const OpLanes&) const {
   const Sequence& sequence = sequences_[lane];
   const Sequence& other = sequences_[1 - lane];
-  const std::int64_t need = sequence.needs[sequence.issued % sequence.ops.size()];
+  const std::int64_t need = sequence.needs[sequence.at];
   if (need == no_need) return true;
-  const std::int64_t iteration = static_cast<std::int64_t>(sequence.issued / sequence.ops.size());
-  return static_cast<std::int64_t>(other.done) >= iteration * static_cast<std::int64_t>(other.ops.size()) + need;
+  const std::int64_t before = static_cast<std::int64_t>(sequence.iteration * other.ops.size());
+  return static_cast<std::int64_t>(other.done) >= before + need;
 }
 
 void OwnedProgram::issue(std::uint8_t lane, std::uint64_t, ActiveOp& op) {
   Sequence& sequence = sequences_[lane];
-  const std::size_t count = sequence.ops.size();
-  op.times.op = sequence.ops[sequence.issued % count];
-  op.times.iteration = sequence.issued / count;
+  op.times.op = sequence.ops[sequence.at];
+  op.times.iteration = sequence.iteration;
   const Op& known = program_->trace.ops[op.times.op];
   op.times.meets = known.rendezvous != 0;
   op.uses = schedule_.uses(op.times.op);
@@ -149,6 +146,9 @@ void OwnedProgram::issue(std::uint8_t lane, std::uint64_t, ActiveOp& op) {
   op.bytes = known.bytes;
   op.rendezvous = known.rendezvous;
   ++sequence.issued;
+  if (++sequence.at < sequence.ops.size()) return;
+  sequence.at = 0;
+  ++sequence.iteration;
 }
 
 void OwnedProgram::done(std::uint8_t lane, TierId tier, std::span<const Use> uses, const Residency& memory,

@@ -52,6 +52,7 @@ class ProgramSource {
   virtual std::span<const TensorId> read_on_gpu() const { return {}; }
 
   // ---- The lanes' ops, in order.
+  virtual bool uses(std::uint8_t lane) const = 0;  // false: none will ever come
   virtual std::optional<NextOp> next(std::uint8_t lane) const = 0;
   // All that the next op depends on is done.
   virtual bool may_issue(std::uint8_t lane, const OpLanes& lanes) const = 0;
@@ -92,6 +93,7 @@ class OwnedProgram final : public ProgramSource {
 
   void show(View& view) const override;
   std::span<const TensorId> read_on_gpu() const override { return read_on_gpu_; }
+  bool uses(std::uint8_t lane) const override { return !sequences_[lane].ops.empty(); }
   std::optional<NextOp> next(std::uint8_t lane) const override;
   bool may_issue(std::uint8_t lane, const OpLanes& lanes) const override;
   void issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) override;
@@ -111,6 +113,8 @@ class OwnedProgram final : public ProgramSource {
     // Ops of the other lane that must be done first, relative to the iteration's first; no_need: none. By op.
     std::vector<std::int64_t> needs;
     std::uint64_t issued = 0, done = 0;  // ever; done <= issued <= max_iterations * ops
+    std::uint64_t iteration = 0;         // of the next to be issued
+    std::size_t at = 0;                  // its place in `ops`: issued = iteration * ops + at
   };
 
   void find_needs(bool blocking_step);
@@ -144,6 +148,7 @@ class LiveProgram final : public ProgramSource {
   bool return_to_schedule();
 
   void show(View& view) const override;
+  bool uses(std::uint8_t) const override { return true; }
   std::optional<NextOp> next(std::uint8_t lane) const override;
   bool may_issue(std::uint8_t lane, const OpLanes& lanes) const override;
   void issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) override;

@@ -16,6 +16,9 @@ struct TensorLives {
   // Destroyed by the program, and therefore dead; gone when the last transfer and copy are.
   std::vector<std::uint8_t> doomed;
 
+  void reserve(std::size_t tensors) {  // these will begin
+    for (auto* flags : {&dead, &born, &doomed}) flags->reserve(tensors);
+  }
   void begin(TensorId tensor) {
     if (tensor >= dead.size()) {
       for (auto* flags : {&dead, &born, &doomed}) flags->resize(tensor + std::size_t{1}, 0);

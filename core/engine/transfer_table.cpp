@@ -57,8 +57,9 @@ void TransferTable::undefer(TransferId id) {
 }
 
 std::vector<TransferId> TransferTable::release(OpIndex op) {
-  const auto [begin, end] = deferred_.equal_range(op);
   std::vector<TransferId> due;
+  if (deferred_.empty()) return due;
+  const auto [begin, end] = deferred_.equal_range(op);
   for (auto it = begin; it != end; ++it) due.push_back(it->second);
   deferred_.erase(begin, end);
   return due;

@@ -93,6 +93,9 @@ Named<std::optional<double>> utilization_of(const MachineSpec& machine, const Ru
 Named<double> busy_of(const MachineSpec& machine, const RunResult& result) {
   Named<double> busy = {{"gpu_lane", per_iteration_seconds(result, result.window.compute_ns)},
                         {"cpu_lane", per_iteration_seconds(result, result.window.cpu_compute_ns)}};
+  if (result.window.communication_ns > 0) {
+    busy.emplace_back("communication_lane", per_iteration_seconds(result, result.window.communication_ns));
+  }
   for (std::size_t i = 0; i < machine.links.size(); ++i) {
     busy.emplace_back(machine.links[i].name, per_iteration_seconds(result, result.window.links[i].busy_ns));
   }

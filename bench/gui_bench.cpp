@@ -61,7 +61,7 @@ Recording million_spans() {
         span.start_ns = std::max(now, link_free[link]);
         span.end_ns = span.start_ns + 9'000 + 100 * ((i + copy) % 30);
         link_free[link] = span.end_ns;
-        span.lane = static_cast<std::uint8_t>(2 + link);
+        span.lane = static_cast<std::uint8_t>(first_link_lane + link);
         span.urgent = i % 5 == 0;
         span.iteration = iteration;
         span.op = i;

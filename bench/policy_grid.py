@@ -61,14 +61,15 @@ def run(tencache, *words):
     return subprocess.run([tencache, *words], capture_output=True, text=True)
 
 
-def simulate(tencache, trace, machine, gpu_bytes, policy, settings):
+def simulate(tencache, trace, machine, gpu_bytes, policy, settings, timeout=600):
     """The result, or why there is none."""
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     try:
         done = subprocess.run([tencache, "replay", trace, "-m", machine, "-p", policy, "--gpu-memory", str(gpu_bytes),
-                               "--no-rescale", "--json", *words], capture_output=True, text=True, timeout=600)
+                               "--no-rescale", "--json", *words], capture_output=True, text=True,
+                              timeout=timeout)
     except subprocess.TimeoutExpired:
-        return None, "no result in 10 minutes"
+        return None, f"no result in {timeout // 60} minutes"
     if not done.stdout.startswith("{"):
         return None, done.stderr.strip()
     result = json.loads(done.stdout)
@@ -184,8 +185,9 @@ def search_long(arguments, rows, traces):
     for count, row in enumerate(todo):
         if sys.stderr.isatty():
             print(f"\r{count + 1} of {len(todo)} long searches\033[K", end="", file=sys.stderr)
-        result, _ = simulate(arguments.tencache, traces[row["trace"]], row["machine"], row["gpu_bytes"], OURS, LONG_SEARCH)
-        row["found"] = min(result["iteration_seconds"], row["ours"]) if result else row["ours"]
+        result, _ = simulate(arguments.tencache, traces[row["trace"]], row["machine"], row["gpu_bytes"], OURS, LONG_SEARCH,
+                             timeout=3600)
+        row["found"] = min(result["iteration_seconds"], row["ours"]) if result else None
         with open(arguments.rows, "w") as file:
             file.writelines(json.dumps(each) + "\n" for each in rows)
 

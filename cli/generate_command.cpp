@@ -32,9 +32,11 @@ std::string summary_text(const std::string& output, const GenerateOptions& optio
                         format_bytes(tensors.bytes));
   }
   const char* const unit = options.forward_only ? "forward pass" : "step";
-  const Nanoseconds step = (summary.all_ops.duration_ns + summary.gap_ns) / static_cast<Nanoseconds>(ranks);
-  text += fmt::format("  modelled   {} a {} on {}{}, with unlimited memory\n", format_duration(step), unit,
-                      options.gpu.name, ranks == 1 ? "" : " (mean over ranks, without waiting)");
+  const auto mean = [ranks](Nanoseconds sum) { return format_duration(sum / static_cast<Nanoseconds>(ranks)); };
+  text += fmt::format("  modelled   {} a {} on {}{}, with unlimited memory\n",
+                      mean(summary.all_ops.duration_ns - summary.beside_ns + summary.gap_ns), unit, options.gpu.name,
+                      ranks == 1 ? "" : " (mean over ranks, without waiting)");
+  if (summary.beside_ns > 0) text += fmt::format("  beside     {} of communication\n", mean(summary.beside_ns));
   if (const std::string note = calibration_note(options.gpu.kernels); !note.empty()) text += "  " + note + "\n";
   return text;
 }
@@ -81,6 +83,7 @@ ExitCode run_generate(const GenerateArguments& arguments) {
                 {"tensors", {{"count", trace.tensors.size()}, {"by_role", std::move(by_role)}}},
                 {"flops", summary.flops},
                 {"compute_seconds", to_seconds(summary.all_ops.duration_ns)},
+                {"beside_seconds", to_seconds(summary.beside_ns)},
                 {"gap_seconds", to_seconds(summary.gap_ns)}});
   } else {
     print(summary_text(arguments.output, options, trace, summary, parameters));

@@ -49,7 +49,7 @@ struct CopyCommand {
 };
 
 struct OpCommand {
-  std::uint8_t lane = 0;  // 0: GPU, 1: CPU
+  std::uint8_t lane = 0;  // core/timeline.h; the communication lane only where the machine `pretends`
   OpIndex op = none;      // in the program; `none` with idle
   bool idle = false;      // no work: the lane waits (host time before an op)
   Nanoseconds duration_ns = 0;
@@ -83,7 +83,8 @@ class Machine {
   virtual Nanoseconds now() const = 0;
   // Why the last work that failed did, for messages: what, where; empty where that is not known.
   virtual std::string last_error() const { return {}; }
-  // Whether its ops touch no data, so that one may run before what it reads has arrived (Layout::overlap_faults).
+  // Whether its ops touch no data, so that one may run before what it reads has arrived (Layout::overlap_faults). It
+  // has a communication lane, too.
   virtual bool pretends() const { return false; }
   // A hash of what the machine has in progress and remembers, times relative to now, for the recognition of the steady
   // state. A machine that cannot say it repeats its answer.

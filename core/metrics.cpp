@@ -21,6 +21,7 @@ Counters operator-(const Counters& end, const Counters& begin) {
   d.compute_ns -= begin.compute_ns;
   d.gap_ns -= begin.gap_ns;
   d.cpu_compute_ns -= begin.cpu_compute_ns;
+  d.communication_ns -= begin.communication_ns;
   d.cpu_wait_compute_ns -= begin.cpu_wait_compute_ns;
   for (std::size_t i = 0; i < phase_count; ++i) d.phase_ns[i] -= begin.phase_ns[i];
   for (std::size_t i = 0; i < stall_cause_count; ++i) d.stall_ns[i] -= begin.stall_ns[i];

@@ -27,7 +27,11 @@ StallCause cause_of(const MachineSpec& machine, LinkId link);
 
 enum class SpanKind : std::uint8_t { op, gap, stall, transfer };
 
-// Lanes: 0 the GPU, 1 the CPU, 2 + link.
+// The lanes of spans, and of the ops among them: the GPU's compute stream, the CPU, the GPU's communication stream.
+inline constexpr std::uint8_t gpu_lane = 0, cpu_lane = 1, communication_lane = 2;
+inline constexpr std::size_t lane_count = 3;
+inline constexpr std::uint8_t first_link_lane = lane_count;  // transfers: plus the link
+
 struct Span {
   Nanoseconds start_ns = 0, end_ns = 0;
   SpanKind kind = SpanKind::op;

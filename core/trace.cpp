@@ -141,6 +141,9 @@ void Trace::validate(const std::string& file, std::span<const std::uint64_t> lin
     if (op.duration_ns < 0 || op.gap_before_ns < 0) {
       throw Error(file, line(i), "op '" + name(op) + "' has a negative duration or gap");
     }
+    if (op.stream == OpStream::communication && op.device == Device::cpu) {
+      throw Error(file, line(i), "op '" + name(op) + "' runs on the CPU, which has no communication stream");
+    }
     if (op.kernel >= kernels.size() || op.detail >= details.size()) {
       throw Error(file, line(i), "op '" + name(op) + "' names a kernel or a detail that does not exist");
     }

@@ -167,6 +167,12 @@ struct OpDetail {
   bool operator==(const OpDetail&) const = default;
 };
 
+// What a GPU op runs on: the compute stream, one op after the other, or the rank's communication stream, beside the ops
+// that follow it. They wait for it where they need what it writes, or write what it reads.
+enum class OpStream : std::uint8_t { compute, communication };
+template <>
+inline constexpr auto enum_texts<OpStream> = std::to_array<std::string_view>({"compute", "communication"});
+
 struct Op {
   NameId name = 0;
   NameId module = 0;        // 0: none
@@ -177,6 +183,7 @@ struct Op {
   DurationSource duration_source = DurationSource::measured;
   bool placeable = false;    // a policy may choose the device
   bool reorderable = false;  // may run in any order within its group's phase
+  OpStream stream = OpStream::compute;
   std::uint16_t rank = 0;
   Nanoseconds duration_ns = 0;    // on the trace's own device
   Nanoseconds gap_before_ns = 0;  // host time and launch gaps before the op starts
@@ -187,6 +194,9 @@ struct Op {
   std::uint32_t write_count = 0;
   KernelId kernel = 0;       // into Trace::kernels
   std::uint32_t detail = 0;  // into Trace::details; 0: none
+
+  // How long its device's compute stream is taken by it.
+  Nanoseconds occupied_ns() const { return gap_before_ns + (stream == OpStream::compute ? duration_ns : 0); }
 };
 
 struct TraceHeader {

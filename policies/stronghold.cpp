@@ -120,7 +120,7 @@ class StrongHold final : public Policy {
         gradients = std::max(gradients, made);
       }
       if (gpu && !slots_.empty()) {
-        slots_.back().compute_ns += trace.ops[op].duration_ns + trace.ops[op].gap_before_ns;
+        slots_.back().compute_ns += trace.ops[op].occupied_ns();
         slot_of_[op] = static_cast<std::uint32_t>(slots_.size() - 1);
       }
       for (const Use& use : view.schedule->uses(op)) {

@@ -50,7 +50,7 @@ void coldest_victims_with_optimizer(bool evict, const RoomRequest& request, cons
 }
 
 bool is_update(const Trace& trace, const Op& op) {
-  if (op.phase != Phase::optimizer) return false;
+  if (op.phase != Phase::optimizer || op.stream == OpStream::communication) return false;
   if (op.placeable) return true;
   for (const TensorId tensor : trace.writes(op)) {
     if (trace.tensors[tensor].persistent && trace.tensors[tensor].role != Role::input) return true;

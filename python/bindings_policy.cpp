@@ -16,7 +16,6 @@
 namespace tencache {
 namespace {
 
-constexpr std::size_t event_kind_count = 13;
 
 template <typename Enum>
 Enum choose(const std::string& text, std::size_t count, const char* what) {
@@ -155,8 +154,8 @@ class PythonPolicy final : public Policy {
     return answer ? layout_from(*answer, machine, name_ + ".layout") : Layout();
   }
 
+  bool hears(EventKind kind) const override { return on_ && heard_[static_cast<std::size_t>(kind)]; }
   void on(const Event& event, const View& view, Actions& actions) override {
-    if (!on_ || !heard_[static_cast<std::size_t>(event.kind)]) return;
     const py::gil_scoped_acquire gil;
     const Present during(*call_, {.view = &view, .event = &event, .actions = &actions});
     on_(event_, view_, actions_);

@@ -204,7 +204,7 @@ OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<Ten
                bool reorderable, std::uint16_t rank, const std::string& rendezvous, const std::string& kernel,
                const std::vector<std::uint64_t>& shape, bool causal, const std::string& attention_kernel,
                bool unaligned, bool fp8, std::uint32_t launches, std::uint32_t step, std::optional<OpIndex> revealed_by,
-               Nanoseconds cpu_duration_ns) {
+               Nanoseconds cpu_duration_ns, const std::string& stream) {
   for (const std::vector<TensorId>* list : {&reads, &writes}) {
     for (const TensorId id : *list) check_below(id, self.trace.tensors.size(), "tensor", self.trace.ops.size());
   }
@@ -218,6 +218,7 @@ OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<Ten
   op.phase = parse<Phase>(phase, "phase");
   op.device = parse<Device>(device, "device");
   op.duration_source = parse<DurationSource>(duration_source, "duration_source");
+  op.stream = parse<OpStream>(stream, "stream");
   op.placeable = placeable;
   op.reorderable = reorderable;
   op.rank = rank;
@@ -271,7 +272,8 @@ void bind_making(TraceClass& trace) {
             py::arg("shape") = std::vector<std::uint64_t>(), py::arg("causal") = false,
             py::arg("attention_kernel") = "", py::arg("unaligned") = false, py::arg("fp8") = false,
             py::arg("launches") = 1, py::arg("step") = 0, py::arg("revealed_by") = py::none(),
-            py::arg("cpu_duration_ns") = 0, "Appends an op; `reads` and `writes` are tensor ids. Returns its index.");
+            py::arg("cpu_duration_ns") = 0, py::arg("stream") = "compute",
+            "Appends an op; `reads` and `writes` are tensor ids. Returns its index.");
   trace.def(
       "name_id",
       [](PythonTrace& self, const std::string& text) {
@@ -294,7 +296,7 @@ void bind_contents(TraceClass& trace) {
       "ops", [](const PythonTrace& self) { return rows_of<OpRow>(self.trace.ops); }, &set_ops,
       "A structured array: duration_ns, gap_before_ns, flops, bytes, name, module, rendezvous (indices of `names`), "
       "kernel (of `kernels`), detail (of `details`), group, rank, phase (of PHASES), device (of DEVICES), "
-      "duration_source, placeable, reorderable.");
+      "duration_source, stream (of STREAMS), placeable, reorderable.");
   trace.def_property_readonly(
       "kernels",
       [](const PythonTrace& self) {
@@ -356,12 +358,13 @@ void bind_contents(TraceClass& trace) {
 void bind_trace(py::module_& module) {
   PYBIND11_NUMPY_DTYPE(TensorRow, bytes, stored_bytes, name, role, persistent);
   PYBIND11_NUMPY_DTYPE(OpRow, duration_ns, gap_before_ns, flops, bytes, name, module, rendezvous, kernel, detail, group,
-                       rank, phase, device, duration_source, placeable, reorderable);
+                       rank, phase, device, duration_source, stream, placeable, reorderable);
   PYBIND11_NUMPY_DTYPE(KernelRow, shape, launches, kind, attention, causal, unaligned, fp8);
   PYBIND11_NUMPY_DTYPE(DetailRow, cpu_duration_ns, step, revealed_by);
   module.attr("ROLES") = names_of<Role>(role_count);
   module.attr("PHASES") = names_of<Phase>(phase_count);
   module.attr("DEVICES") = names_of<Device>(device_count);
+  module.attr("STREAMS") = names_of<OpStream>(op_stream_count);
   module.attr("DURATION_SOURCES") = names_of<DurationSource>(duration_source_count);
   module.attr("KERNELS") = names_of<KernelKind>(kernel_kind_count);
   module.attr("ATTENTION_KERNELS") = names_of<AttentionKernel>(attention_kernel_count);

@@ -30,6 +30,7 @@ OpRow row_of(const Op& op) {
           static_cast<std::uint8_t>(op.phase),
           static_cast<std::uint8_t>(op.device),
           static_cast<std::uint8_t>(op.duration_source),
+          static_cast<std::uint8_t>(op.stream),
           op.placeable,
           op.reorderable};
 }
@@ -64,6 +65,7 @@ Op op_of(const OpRow& row, const Trace& trace, std::size_t index) {
   check_below(row.phase, phase_count, "phase", index);
   check_below(row.device, device_count, "device", index);
   check_below(row.duration_source, duration_source_count, "duration_source", index);
+  check_below(row.stream, op_stream_count, "stream", index);
   Op op;
   op.name = row.name;
   op.module = row.module;
@@ -74,6 +76,7 @@ Op op_of(const OpRow& row, const Trace& trace, std::size_t index) {
   op.phase = static_cast<Phase>(row.phase);
   op.device = static_cast<Device>(row.device);
   op.duration_source = static_cast<DurationSource>(row.duration_source);
+  op.stream = static_cast<OpStream>(row.stream);
   op.placeable = row.placeable;
   op.reorderable = row.reorderable;
   op.rank = row.rank;

@@ -9,7 +9,7 @@
 
 namespace tencache {
 
-inline constexpr std::size_t device_count = 2, duration_source_count = 2;
+inline constexpr std::size_t device_count = 2, duration_source_count = 2, op_stream_count = 2;
 
 struct TensorRow {
   std::uint64_t bytes, stored_bytes;
@@ -24,7 +24,7 @@ struct OpRow {
   std::uint32_t name, module, rendezvous, kernel, detail;
   std::int32_t group;
   std::uint16_t rank;
-  std::uint8_t phase, device, duration_source;
+  std::uint8_t phase, device, duration_source, stream;
   bool placeable, reorderable;
 };
 

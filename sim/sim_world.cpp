@@ -11,9 +11,10 @@
 namespace tencache {
 namespace {
 
-constexpr std::size_t lanes = 2;
+constexpr std::size_t lanes = lane_count;
 
 constexpr Nanoseconds never = SimServer::never;
+constexpr Nanoseconds too_late = never - 1;  // the clock would pass longest_clock_ns before
 
 BytesPerSecond cap_of_copy(const Link& link, Bytes bytes, bool paged) {
   BytesPerSecond bandwidth = link.bandwidth;
@@ -34,7 +35,7 @@ SimWorld::SimWorld(std::vector<const MachineSpec*> ranks) : bandwidth_(make_band
     for (std::size_t lane = 0; lane < lanes; ++lane) {
       SimServer& server = servers_.emplace_back();
       server.lane = true;
-      server.flows = !spec.lane_uses[lane].empty();
+      server.flows = lane < spec.lane_uses.size() && !spec.lane_uses[lane].empty();
       server.rank = rank;
     }
     for (std::uint32_t link = 0; link < spec.links.size(); ++link) {
@@ -75,6 +76,7 @@ Bandwidth SimWorld::make_bandwidth(const std::vector<const MachineSpec*>& ranks)
       usual_caps.push_back(usual_cap);
     };
     for (const auto& of_lane : spec->lane_uses) add(of_lane, 0);
+    add({}, 0);  // the communication lane: its ranks' interconnect is in its ops' durations
     for (const Link& link : spec->links) add(link.uses, link.bandwidth);
   }
   return Bandwidth(std::move(capacities), std::move(uses), std::move(usual_caps));
@@ -164,11 +166,11 @@ void SimWorld::start(std::size_t index) {
       start_flowing(index);
     } else {
       server.state = State::fixed;
-      next_ns_[index] = later(index, static_cast<uint128>(job.fixed_ns));
+      next_ns_[index] = later(static_cast<uint128>(job.fixed_ns));
     }
     return;
   }
-  if (job.ready_ns == never) job.ready_ns = later(index, static_cast<uint128>(job.fixed_ns));
+  if (job.ready_ns == never) job.ready_ns = later(static_cast<uint128>(job.fixed_ns));
   if (job.ready_ns <= now_) {
     start_flowing(index);
   } else {
@@ -179,7 +181,7 @@ void SimWorld::start(std::size_t index) {
 
 void SimWorld::start_latency(std::size_t index, std::size_t position) {
   SimServer::Job* const job = servers_[index].due(position);
-  if (job != nullptr) job->ready_ns = later(index, static_cast<uint128>(job->fixed_ns));
+  if (job != nullptr) job->ready_ns = later(static_cast<uint128>(job->fixed_ns));
 }
 
 // ---- Flow -----------------------------------------------------------------------------------------------------------
@@ -216,14 +218,14 @@ void SimWorld::share_bandwidth() {
 
 void SimWorld::schedule(std::size_t index) {
   SimServer& server = servers_[index];
-  const Nanoseconds end_ns = later(index, server.flow.ns_to_end());
-  const Nanoseconds next_ns = server.flow.exhausts() ? later(index, server.flow.ns_to_exhaustion()) : end_ns;
+  const Nanoseconds end_ns = later(server.flow.ns_to_end());
+  const Nanoseconds next_ns = server.flow.exhausts() ? later(server.flow.ns_to_exhaustion()) : end_ns;
   next_ns_[index] = server.first().cancelled ? now_ : next_ns;
 }
 
-Nanoseconds SimWorld::later(std::size_t index, uint128 delay_ns) const {
-  if (delay_ns > static_cast<uint128>(longest_clock_ns - now_)) throw_too_slow(*ranks_[servers_[index].rank].spec);
-  return now_ + static_cast<Nanoseconds>(delay_ns);
+Nanoseconds SimWorld::later(uint128 delay_ns) const {
+  return delay_ns > static_cast<uint128>(longest_clock_ns - now_) ? too_late
+                                                                  : now_ + static_cast<Nanoseconds>(delay_ns);
 }
 
 void SimWorld::throw_too_slow(const MachineSpec& spec) {
@@ -268,6 +270,7 @@ bool SimWorld::wait(std::size_t& rank, Completion& completion) {
       if (next_ns_[i] < next_ns_[next] || (next_ns_[i] == next_ns_[next] && front_[i] < front_[next])) next = i;
     }
     if (next_ns_[next] == never) return false;
+    if (next_ns_[next] == too_late) throw_too_slow(*ranks_[servers_[next].rank].spec);
     TENCACHE_CHECK(next_ns_[next] >= now_);
     now_ = next_ns_[next];
     SimServer& server = servers_[next];

@@ -49,7 +49,8 @@ class SimWorld {
   Fence submit(std::size_t rank, const CopyCommand& copy, Tag tag, const CopyFault& fault = {});
   Fence execute(std::size_t rank, const OpCommand& op, Tag tag);
   void cancel(Fence fence);
-  // The next completion of any rank. False when nothing can complete any more.
+  // The next completion of any rank. False when nothing can complete any more. Throws TooSlow where the clock would pass
+  // longest_clock_ns.
   bool wait(std::size_t& rank, Completion& completion);
   Nanoseconds now() const { return now_; }
   // The rank's last copy that failed; 0 if none did.
@@ -70,7 +71,7 @@ class SimWorld {
   using State = SimServer::State;
   struct Rank {
     const MachineSpec* spec;
-    std::size_t first_server;     // two lanes, then the links
+    std::size_t first_server;     // the lanes, then the links
     std::uint64_t uncharged = 0;  // copies submitted since the GPU's lane got something to do
     Fence last_failed = 0;
   };
@@ -89,8 +90,8 @@ class SimWorld {
   void set_cap(std::size_t server);
   void share_bandwidth();
   void schedule(std::size_t server);
-  // The time after the delay. Throws TooSlow where the clock would pass longest_clock_ns.
-  Nanoseconds later(std::size_t server, uint128 delay_ns) const;
+  // The time after the delay.
+  Nanoseconds later(uint128 delay_ns) const;
   [[noreturn]] static void throw_too_slow(const MachineSpec& spec);
   void complete(std::size_t server, CompletionStatus status, Completion& completion);
 

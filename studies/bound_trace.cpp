@@ -56,7 +56,7 @@ class Chains {
         first.use = std::min(first.use, before);
         if (use.write) first.write = std::min(first.write, before);
       }
-      before += static_cast<double>(op.duration_ns + op.gap_before_ns);
+      before += static_cast<double>(op.occupied_ns());
     }
   }
 
@@ -88,9 +88,7 @@ class Chains {
   struct Times {
     double use = forever, write = forever;
   };
-  double duration_of(OpIndex index) const {
-    return static_cast<double>(trace_.ops[index].duration_ns + trace_.ops[index].gap_before_ns);
-  }
+  double duration_of(OpIndex index) const { return static_cast<double>(trace_.ops[index].occupied_ns()); }
   // GPU time that has passed when the CPU op can begin; -forever: it waits for nothing of this iteration.
   double ready_ns(OpIndex index) const {
     double ready = -forever;
@@ -150,7 +148,7 @@ BoundTrace::BoundTrace(const Trace& of, const MachineSpec& machine) : trace(&of)
     for (OpIndex index = unit.first; index < unit.end; ++index) {
       const Op& op = of.ops[index];
       const OpKind kind = bound_kind_of(op, machine);
-      const Nanoseconds time_ns = op.duration_ns + op.gap_before_ns;
+      const Nanoseconds time_ns = op.occupied_ns();
       const bool waits = kind != OpKind::gpu && waits_for_gpu(schedule.uses(index), by_gpu);
       if (kind == OpKind::gpu) unit.gpu_ns += time_ns;
       if (kind == OpKind::movable) {

@@ -65,8 +65,8 @@ class Breakdown {
     tensor_stalls_.resize(trace_.tensors.size());
     // Transfers by cause in order of their end, as the timeline has them.
     for (const Span& span : timeline.spans) {
-      if (span.kind == SpanKind::transfer && span.lane >= 2) {
-        const auto cause = cause_of(machine_, static_cast<LinkId>(span.lane - 2));
+      if (span.kind == SpanKind::transfer && span.lane >= first_link_lane) {
+        const auto cause = cause_of(machine_, static_cast<LinkId>(span.lane - first_link_lane));
         arrivals_[static_cast<std::size_t>(cause)].push_back(&span);
       }
     }

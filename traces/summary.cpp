@@ -34,6 +34,7 @@ class Pass {
       summary_.step_count = std::max(summary_.step_count, step + 1);
     }
     summary_.gap_ns += op.gap_before_ns;
+    if (op.stream == OpStream::communication) summary_.beside_ns += op.duration_ns;
     if (op.duration_source == DurationSource::measured) summary_.measured_ns += op.duration_ns;
     summary_.flops += op.flops;
     summary_.traffic_bytes += op.bytes;

@@ -63,6 +63,7 @@ struct TraceSummary {
 
   // Sums over the ops of all devices and ranks.
   Nanoseconds gap_ns = 0;
+  Nanoseconds beside_ns = 0;    // of the ops on the communication stream
   Nanoseconds measured_ns = 0;  // of the ops whose duration's source is `measured`
   std::uint64_t flops = 0;      // 0: unknown
   Bytes traffic_bytes = 0;      // of the kernels; 0: unknown

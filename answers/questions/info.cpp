@@ -87,6 +87,7 @@ Json info_json(const std::string& file, const std::string& sha256, const Trace& 
   json["largest_working_set"] = op_bytes_json(trace, summary.working_set.bytes, summary.working_set.op);
   json["largest_gpu_working_set"] = op_bytes_json(trace, summary.gpu_working_set.bytes, summary.gpu_working_set.op);
   json["compute_seconds"] = to_seconds(summary.all_ops.duration_ns);
+  json["beside_seconds"] = to_seconds(summary.beside_ns);
   json["gap_seconds"] = to_seconds(summary.gap_ns);
   json["measured_share"] = summary.measured_share();
   json["flops"] = summary.flops == 0 ? Json(nullptr) : Json(summary.flops);
@@ -131,6 +132,9 @@ std::string info_text(const std::string& file, const Trace& trace, const TraceSu
   if (summary.step_count > 0) text += fmt::format("  steps          {}\n", summary.step_count);
   text += fmt::format("  compute        {}, gaps {}; {:.0f} % measured\n", format_duration(summary.all_ops.duration_ns),
                       format_duration(summary.gap_ns), 100 * summary.measured_share());
+  if (summary.beside_ns > 0) {
+    text += fmt::format("  beside it      {} of communication\n", format_duration(summary.beside_ns));
+  }
   text += fmt::format("  tensors        {}, {}\n", summary.all_tensors.count, format_bytes(summary.all_tensors.bytes));
   for (int role = 0; role < role_count; ++role) {
     const TensorTotal& tensors = summary.tensors[static_cast<std::size_t>(role)];

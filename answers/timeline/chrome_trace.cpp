@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t flush_bytes = 1 << 20;
 // Threads: the op lanes 1 and 2, their stalls 3 and 4, the links from here on.
-constexpr std::uint32_t first_link_thread = 10;
+constexpr std::uint32_t communication_thread = 5, first_link_thread = 10;
 
 // Appends JSON to a buffer, which goes to a file; an ordinary serializer would be most of the run time here.
 class Output {
@@ -135,7 +135,8 @@ class ProcessWriter {
   }
 
   static std::uint32_t thread_of(const Span& span) {
-    if (span.lane >= 2) return first_link_thread + span.lane - 2;
+    if (span.lane >= first_link_lane) return first_link_thread + span.lane - first_link_lane;
+    if (span.lane == communication_lane) return communication_thread;
     return span.kind == SpanKind::stall ? 3u + span.lane : 1u + span.lane;
   }
 
@@ -153,6 +154,9 @@ class ProcessWriter {
     name_thread(2, "CPU");
     name_thread(3, "GPU stalls");
     name_thread(4, "CPU stalls");
+    const bool communicates =
+        std::ranges::any_of(trace_.ops, [](const Op& op) { return op.stream == OpStream::communication; });
+    if (communicates) name_thread(communication_thread, "GPU, communication");
     for (std::size_t link = 0; link < machine_.links.size(); ++link) {
       const Link& l = machine_.links[link];
       name_thread(first_link_thread + static_cast<std::uint32_t>(link),

@@ -16,7 +16,8 @@ constexpr std::string_view kinds[] = {"op", "gap", "stall", "transfer"};
 std::string_view kind_of(const Span& span) { return kinds[static_cast<std::size_t>(span.kind)]; }
 
 std::string lane_name(const MachineSpec& machine, std::size_t lane) {
-  return lane == 0 ? "GPU" : lane == 1 ? "CPU" : machine.links[lane - 2].name;
+  if (lane >= first_link_lane) return machine.links[lane - first_link_lane].name;
+  return lane == gpu_lane ? "GPU" : lane == cpu_lane ? "CPU" : "GPU, communication";
 }
 
 }  // namespace

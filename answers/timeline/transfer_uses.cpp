@@ -35,7 +35,7 @@ void for_each_first_use(const Timeline& timeline, const MachineSpec& machine, co
       arrived[span.tensor].push_back(step.span);
       continue;
     }
-    const TierId tier = machine.tier_of(span.lane == 0 ? Device::gpu : Device::cpu);
+    const TierId tier = machine.tier_of(span.lane == cpu_lane ? Device::cpu : Device::gpu);
     for (const Use& used : schedule.uses(span.op)) {
       std::erase_if(arrived[used.tensor], [&](std::uint32_t transfer) {
         // One that left the op's device has nobody waiting for it here.

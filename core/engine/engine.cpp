@@ -35,10 +35,10 @@ Layout checked_layout(const MachineSpec& spec, const Machine& machine, Policy& p
   return layout;
 }
 
-std::unique_ptr<ProgramSource> source_of(const Program* program, const MachineSpec& spec, const Policy& policy,
-                                         const Layout& layout) {
+std::unique_ptr<ProgramSource> source_of(const Program* program, const MachineSpec& spec, const Machine& machine,
+                                         const Policy& policy, const Layout& layout) {
   if (program == nullptr) return std::make_unique<LiveProgram>();
-  return std::make_unique<OwnedProgram>(*program, spec, policy.requirements().governed, layout);
+  return std::make_unique<OwnedProgram>(*program, spec, policy.requirements().governed, layout, machine.pretends());
 }
 
 }  // namespace
@@ -49,15 +49,16 @@ Engine::Engine(const MachineSpec& spec, Machine& machine, Policy& policy, const 
       options_(std::move(options)),
       layout_(checked_layout(spec, machine, policy, program)),
       memory_(spec, layout_.allocators, layout_.chunk_bytes, layout_.unlimited_gpu),
-      program_(source_of(program, spec, policy, layout_)),
+      program_(source_of(program, spec, machine, policy, layout_)),
       transfers_(spec),
       lanes_(spec),
       ledger_(moment_, options_.timeline, program == nullptr),
       copies_(spec, machine, memory_, *program_, moment_, options_.timeline),
-      session_(policy, {spec, memory_, moment_, lives_, *program_, transfers_}, ledger_, mover_, options_),
+      session_(policy, first_view(), moment_, *program_, ledger_, mover_, options_),
       mover_(parts()),
       runner_(parts(), mover_, policy.requirements().governed) {
   for (std::uint8_t lane = 0; lane < lane_count; ++lane) lanes_[lane].used = program_->uses(lane);
+  if (options_.log != nullptr) options_.log->pretended = machine.pretends();
   if (program == nullptr) return;
   ledger_.follow(program);
   memory_.reserve(program->trace.tensors);
@@ -66,6 +67,14 @@ Engine::Engine(const MachineSpec& spec, Machine& machine, Policy& policy, const 
     lives_.begin(memory_.add_tensor(tensor.bytes, tensor.role, tensor.persistent));
   }
   transfers_.follow(memory_.chunk_total());
+}
+
+View Engine::first_view() const {
+  View view{.machine = spec_, .memory = memory_};
+  view.dead_flags = &lives_.dead;
+  view.link_load = transfers_.link_load();
+  view.rehearsals = &options_.rehearse;
+  return view;
 }
 
 Mover::Parts Engine::parts() {
@@ -396,17 +405,7 @@ bool Engine::issue_next(std::uint8_t index) {
   if (lane.gap_pending) return false;
   const std::optional<NextOp> next = program_->next(index);
   if (!next) return false;
-  if (!program_->may_issue(index, lanes_)) {
-    if (lane.blocked_since_ns < 0) lane.blocked_since_ns = moment_.now;
-    return false;
-  }
-  if (lane.blocked_since_ns >= 0) {
-    if (index == 0 && lane.active.empty() && moment_.now > ledger_.idle_since(0)) {
-      ledger_.gap(0, lane.blocked_since_ns, none, true);
-      ledger_.stall(0, moment_.now, StallCause::cpu_optimizer, next->op);
-    }
-    lane.blocked_since_ns = -1;
-  }
+  if (blocked(index, next->op)) return false;
   if (next->begins_iteration && !lane.gap_done && !lane.boundary_crossed) {
     lane.boundary_crossed = true;
     cross_boundary();
@@ -422,6 +421,23 @@ bool Engine::issue_next(std::uint8_t index) {
   lane.gap_done = lane.boundary_crossed = false;
   program_->issue(index, moment_.iteration, lane.active.add());
   issue(index);
+  return true;
+}
+
+// Whether the lane's next op waits for one of another lane. What it has waited for is told apart by what it was.
+bool Engine::blocked(std::uint8_t index, OpIndex next) {
+  OpLane& lane = lanes_[index];
+  const std::optional<StallCause> cause = program_->blocked_by(index, lanes_);
+  if (lane.blocked_since_ns >= 0 && cause != lane.blocked_by) {
+    if (index == gpu_lane && lane.active.empty() && moment_.now > ledger_.idle_since(index)) {
+      ledger_.gap(index, lane.blocked_since_ns, none, lane.blocked_by == StallCause::cpu_optimizer);
+      ledger_.stall(index, moment_.now, lane.blocked_by, next);
+    }
+    lane.blocked_since_ns = -1;
+  }
+  if (!cause) return false;
+  if (lane.blocked_since_ns < 0) lane.blocked_since_ns = moment_.now;
+  lane.blocked_by = *cause;
   return true;
 }
 
@@ -464,6 +480,7 @@ std::uint64_t Engine::state_hash(Nanoseconds now) const {
   for (std::uint8_t lane = 0; lane < lane_count; ++lane) {
     for (const std::uint64_t count : program_->progress(lane, moment_.iteration)) mix(count);
     const auto& active = lanes_[lane].active;
+    if (lane == communication_lane) mix(active.size());
     if (active.empty()) {
       mix(0);
     } else {

@@ -122,7 +122,7 @@ class Engine {
   }
   void schedule_deviated(Nanoseconds now) { enter(now, input::Deviated{}); }
   bool ready() const { return !lanes_[0].waiting; }
-  bool idle() const { return tasks_left(0) + tasks_left(1) == 0; }
+  bool idle() const { return tasks_left(gpu_lane) + tasks_left(cpu_lane) == 0; }
   // Throws OutOfMemory if an op or a task waits and nothing is under way any more. Call when Machine::wait says so.
   void check_progress() { enter(moment_.now, input::CheckProgress{}); }
   // Gives up what waits, so that the program can go on after OutOfMemory: an op of the program that waits, alone; else
@@ -180,6 +180,7 @@ class Engine {
   void take(input::Unpin& unpin);
 
   LiveProgram& live();
+  View first_view() const;
   Mover::Parts parts();
   void place_initially(TensorId tensor);
   void initialise(TensorId tensor, ChunkId chunk, TierId tier);
@@ -190,6 +191,7 @@ class Engine {
   void pump();
   bool advance_lane(std::uint8_t lane);
   bool issue_next(std::uint8_t lane);
+  bool blocked(std::uint8_t lane, OpIndex next);
   void issue(std::uint8_t lane);
   void cross_boundary();
   void finish_if_done();

@@ -63,6 +63,7 @@ using DecisionSink = std::function<void(const Decision& decision, const View& vi
 
 struct EventLog {
   Nanoseconds start_ns = 0;  // of an owned program
+  bool pretended = false;    // by the machine (Machine::pretends)
   std::vector<Input> inputs;
   std::vector<Decision> decisions;
 };
@@ -78,6 +79,7 @@ class LogMachine final : public Machine {
   void cancel(Fence) override {}
   bool wait(Completion& completion) override;
   Nanoseconds now() const override { return now_; }
+  bool pretends() const override { return log_.pretended; }
   const std::string& diverged() const { return diverged_; }
 
  private:

@@ -10,6 +10,7 @@ Ledger::Ledger(const Moment& moment, Timeline* timeline, bool first_and_last)
     : moment_(moment), timeline_(timeline), first_and_last_(first_and_last) {}
 
 void Ledger::advance(Nanoseconds passed_ns, const Residency& memory) {
+  counters_.time_ns = moment_.now;
   if (passed_ns == 0) return;
   const uint128 passed = static_cast<uint128>(passed_ns);
   for (TierId tier = 0; tier < memory.tier_count(); ++tier) {
@@ -20,7 +21,6 @@ void Ledger::advance(Nanoseconds passed_ns, const Residency& memory) {
     counters_.tiers[tier].scattered_byte_ns += passed * (allocator.free() - allocator.largest_free());
     counters_.tiers[tier].padding_byte_ns += passed * allocator.padding();
   }
-  counters_.time_ns = moment_.now;
 }
 
 void Ledger::phase(Nanoseconds from, Nanoseconds until, OpIndex op, bool waits_for_cpu) {
@@ -87,8 +87,10 @@ void Ledger::compute(std::uint8_t lane, const OpTiming& op, Nanoseconds until) {
   const Nanoseconds passed = until - since;
   TENCACHE_CHECK(passed >= 0);
   if (lane == 0) phase(since, until, op.op, false);
-  (lane == 0 ? counters_.compute_ns : counters_.cpu_compute_ns) += passed;
-  if (lane == 1 && passed > 0) cpu_computed(since, until);
+  (lane == gpu_lane   ? counters_.compute_ns
+   : lane == cpu_lane ? counters_.cpu_compute_ns
+                      : counters_.communication_ns) += passed;
+  if (lane == cpu_lane && passed > 0) cpu_computed(since, until);
   add({.start_ns = since, .end_ns = until, .kind = SpanKind::op, .lane = lane, .iteration = op.iteration, .op = op.op});
   since = until;
 }

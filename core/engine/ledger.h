@@ -1,9 +1,9 @@
 // The figures of a run: every nanosecond of the GPU lane is compute, a gap, or a stall with one cause. Counters only
 // grow; each iteration boundary keeps a copy of them.
 //
-// Lanes are 0 (GPU) and 1 (CPU). A lane's time is attributed from its beginning on without holes: each call takes the
+// Lanes are those of core/timeline.h. A lane's time is attributed from its beginning on without holes: each call takes the
 // time from where the last one of the lane ended up to `until`, and nothing if that is past already. Only the GPU's
-// time is counted by cause and phase; the CPU lane's ops are counted as its compute.
+// time is counted by cause and phase; of the CPU lane and the communication lane it is how long ops ran.
 #pragma once
 
 #include <array>
@@ -22,8 +22,6 @@
 #include "core/trace.h"
 
 namespace tencache {
-
-inline constexpr std::size_t lane_count = 2;  // 0: GPU, 1: CPU
 
 // What an op's time is attributed by. issued_ns <= ready_ns once it is ready.
 struct OpTiming {

@@ -14,6 +14,7 @@ namespace tencache {
 using Because = PolicySession::Because;
 
 Mover::Mover(const Parts& parts) : parts_(parts) {
+  last_room_cause_.fill(StallCause::memory);
   for (TierId from = 0; from < parts_.spec.tiers.size(); ++from) {
     for (TierId to = 0; to < parts_.spec.tiers.size(); ++to) routes_[from][to] = find_route(from, to);
   }
@@ -580,7 +581,7 @@ void Mover::complete(TransferId id, const Completion& completion) {
                        .kind = SpanKind::transfer,
                        .cause = cause_of(parts_.spec, link),
                        .urgent = t.priority == Priority::urgent,
-                       .lane = static_cast<std::uint8_t>(lane_count + link),
+                       .lane = static_cast<std::uint8_t>(first_link_lane + link),
                        .iteration = parts_.moment.iteration,
                        .op = t.requested_at,
                        .tensor = parts_.memory.tensor_of(t.chunk),

@@ -1,10 +1,12 @@
-// The two lanes, the GPU's (0) and the CPU's (1): the ops issued on each, and what the one that waits still lacks. It
-// answers those who move data: is this chunk wanted, by which op, and how much memory does that op still need?
+// The lanes of ops (core/timeline.h): the ops issued on each, and what the one that waits still lacks. It answers those
+// who move data: is this chunk wanted, by which op, and how much memory does that op still need? Ops are issued on the
+// GPU's and the CPU's lane; the communication lane takes over ops that have started on the GPU's.
 //
 // A lane's ops start and end in the order of their issue, and only the last of them may be waiting. The state is open
 // to those who run the ops (op_runner.h); sums over it are kept here.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <iterator>
@@ -63,6 +65,7 @@ struct ActiveOp {
   Nanoseconds duration_ns = 0;
   Bytes bytes = 0;               // memory traffic; 0: not known
   NameId rendezvous = 0;         // with ops of other ranks; 0: none
+  bool beside = false;           // goes on on the communication lane once it has started
   Nanoseconds computed_ns = -1;  // when its compute was over, if arrivals outlast it; else -1
 
   void renew() {
@@ -75,6 +78,7 @@ struct ActiveOp {
     duration_ns = 0;
     bytes = 0;
     rendezvous = 0;
+    beside = false;
     computed_ns = -1;
   }
 };
@@ -103,6 +107,8 @@ class OpQueue {
   }
   void pop_front() { spare_.splice(spare_.begin(), ops_, ops_.begin()); }
   void pop_back() { spare_.splice(spare_.begin(), ops_, std::prev(ops_.end())); }
+  // The last one becomes the other queue's last.
+  void hand_last_to(OpQueue& other) { other.ops_.splice(other.ops_.end(), ops_, std::prev(ops_.end())); }
 
  private:
   std::list<ActiveOp> ops_, spare_;
@@ -110,14 +116,15 @@ class OpQueue {
 
 struct OpLane {
   TierId tier = no_tier;
-  bool used = true;  // false: no op will ever come
+  bool used = true;  // ops may be issued on it
   OpQueue active;
   bool waiting = false;      // the last of `active` lacks something
   bool gap_pending = false;  // the machine idles for the host's time before the next op
   bool gap_done = false;     // that time has passed, or (boundary_crossed) the iteration begun; the op is not issued
   bool boundary_crossed = false;
-  Nanoseconds blocked_since_ns = -1;  // the next op waits for one of the other lane; -1: it does not
-  NameId module = 0;                  // that its last op is part of
+  Nanoseconds blocked_since_ns = -1;                  // the next op waits for one of another lane; -1: it does not
+  StallCause blocked_by = StallCause::cpu_optimizer;  // then: for which
+  NameId module = 0;                                  // that its last op is part of
 };
 
 class OpLanes {
@@ -125,6 +132,7 @@ class OpLanes {
   explicit OpLanes(const MachineSpec& spec) {
     lanes_[0].tier = spec.tier_of(Device::gpu);
     lanes_[1].tier = spec.tier_of(Device::cpu);
+    lanes_[communication_lane].tier = 0;
     TENCACHE_CHECK(lanes_[0].tier == 0);
   }
 
@@ -135,7 +143,9 @@ class OpLanes {
   auto begin() const { return lanes_.begin(); }
   auto end() const { return lanes_.end(); }
   bool waiting() const { return lanes_[0].waiting || lanes_[1].waiting; }
-  bool empty() const { return lanes_[0].active.empty() && lanes_[1].active.empty(); }
+  bool empty() const {
+    return std::ranges::all_of(lanes_, [](const OpLane& lane) { return lane.active.empty(); });
+  }
 
   // ---- The op that a pinned chunk which is not valid in the tier is missing to: the one that waits there.
   ActiveOp& waiting_in(TierId tier) {

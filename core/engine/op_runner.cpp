@@ -11,7 +11,7 @@ namespace {
 
 using Because = PolicySession::Because;
 
-Device device_of(std::uint8_t lane) { return lane == 0 ? Device::gpu : Device::cpu; }
+Device device_of(std::uint8_t lane) { return lane == cpu_lane ? Device::cpu : Device::gpu; }
 
 }  // namespace
 
@@ -173,6 +173,7 @@ bool OpRunner::try_start(std::uint8_t index, ActiveOp& op) {
   OpLane& lane = parts_.lanes[index];
   OpDemand& demand = op.demand;
   if (demand.missing > demand.overlapped) return false;
+  if (op.beside && &op != &lane.active.front()) return false;  // those before it may write what it reads
   std::erase_if(demand.holds, [&](const Hold& hold) { return !mover_.on_its_way(hold.tensor, hold.tier); });
   if (!op.started && !demand.holds.empty() && !parts_.lanes.out_of_patience(parts_.memory.chunk_total())) return false;
   if (op.started && parts_.layout.overlap_faults) return end_beside_arrivals(index, op);
@@ -190,10 +191,20 @@ bool OpRunner::try_start(std::uint8_t index, ActiveOp& op) {
   parts_.session.emit({.kind = EventKind::op_ready, .device = device_of(index), .op = op.times.op, .uses = op.uses});
   if (op.external) {
     parts_.ledger.wait(index, op.times, parts_.moment.now);
+  } else if (op.beside && demand.missing == 0) {
+    go_on_beside(op);
   } else {
     execute(index, op);
   }
   return true;
+}
+
+// The GPU lane's last op, which has started, leaves it; the next may be issued.
+void OpRunner::go_on_beside(ActiveOp& op) {
+  parts_.ledger.wait(gpu_lane, op.times, parts_.moment.now);
+  parts_.lanes[gpu_lane].active.hand_last_to(parts_.lanes[communication_lane].active);
+  parts_.program.passed(gpu_lane);
+  execute(communication_lane, op);
 }
 
 // `computed` asserts the same when the machine is done.
@@ -244,7 +255,11 @@ void OpRunner::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_
   OpLane& lane = parts_.lanes[index];
   ActiveOp& op = lane.active.front();
   TENCACHE_CHECK(op.started && op.demand.missing == 0 && op.demand.room_needed == 0);
-  if (!op.external) parts_.ledger.wait(index, op.times, start_ns);
+  if (index == communication_lane) {  // what it waited for counted as the GPU lane's
+    parts_.ledger.gap(index, start_ns, op.times.op);
+  } else if (!op.external) {
+    parts_.ledger.wait(index, op.times, start_ns);
+  }
   parts_.ledger.compute(index, op.times, end_ns);
   // Until the last overlapped arrival.
   if (op.computed_ns >= 0) parts_.ledger.stall(index, parts_.moment.now, op.times.lateness.last, op.times.op);
@@ -256,7 +271,8 @@ void OpRunner::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_
   }
   parts_.session.emit({.kind = EventKind::op_done, .device = device_of(index), .op = op.times.op, .uses = op.uses});
   spent_.clear();
-  parts_.program.done(index, lane.tier, op.uses, parts_.memory, spent_);
+  if (index != communication_lane) parts_.program.passed(index);
+  parts_.program.done(lane.tier, op.uses, parts_.memory, spent_);
   for (const TensorId tensor : spent_) {
     if (parts_.layout.free_dead == FreeDead::now) {
       mover_.kill(tensor);

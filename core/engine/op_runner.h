@@ -48,6 +48,7 @@ class OpRunner {
   void take_outputs(TierId tier, ActiveOp& op);
   bool try_start(std::uint8_t lane, ActiveOp& op);
   void execute(std::uint8_t lane, const ActiveOp& op);
+  void go_on_beside(ActiveOp& op);
   void overlap(ActiveOp& op, TransferId coming);
   bool end_beside_arrivals(std::uint8_t lane, ActiveOp& op);
   void finish_use(TierId tier, const Use& use);

@@ -12,13 +12,10 @@ constexpr int refusals_told = 2;  // one in answer to the other
 }  // namespace
 
 const View& PolicySession::view() {
-  view_.now = scene_.moment.now;
-  view_.iteration = scene_.moment.iteration;
-  view_.op = scene_.moment.position;
-  view_.dead_flags = &scene_.lives.dead;
-  view_.link_load = scene_.transfers.link_load();
-  view_.rehearsals = &options_.rehearse;
-  scene_.program.show(view_);
+  view_.now = moment_.now;
+  view_.iteration = moment_.iteration;
+  view_.op = moment_.position;
+  program_.show(view_);
   return view_;
 }
 
@@ -58,13 +55,13 @@ void PolicySession::refuse(Refusal reason, const Action& action, ChunkId chunk) 
         .refusal = reason,
         .from = action.tier,
         .to = action.destination,
-        .op = scene_.moment.position,
+        .op = moment_.position,
         .tensor = action.tensor,
         .chunk = chunk});
 }
 
 void PolicySession::record(Decision::Kind kind, ChunkId chunk, TierId from, TierId to, Refusal refusal) {
-  const Decision decision{kind, from, to, chunk, scene_.moment.position, scene_.moment.now, refusal, why_};
+  const Decision decision{kind, from, to, chunk, moment_.position, moment_.now, refusal, why_};
   if (options_.log != nullptr) options_.log->decisions.push_back(decision);
   if (options_.on_decision) options_.on_decision(decision, view());
 }

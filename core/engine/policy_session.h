@@ -15,8 +15,6 @@
 #include "core/engine/ledger.h"
 #include "core/engine/moment.h"
 #include "core/engine/program_source.h"
-#include "core/engine/tensor_lives.h"
-#include "core/engine/transfer_table.h"
 #include "core/policy.h"
 
 namespace tencache {
@@ -38,26 +36,18 @@ class ActionTaker {
   ~ActionTaker() = default;
 };
 
-// What a view shows. All of it outlives the session.
-struct Scene {
-  const MachineSpec& spec;
-  const Residency& memory;
-  const Moment& moment;
-  const TensorLives& lives;
-  const ProgramSource& program;
-  const TransferTable& transfers;
-};
-
 class PolicySession {
  public:
-  // All must outlive this object.
-  PolicySession(Policy& policy, const Scene& scene, Ledger& ledger, ActionTaker& taker, const EngineOptions& options)
+  // `view`: what a policy sees, but for the moment and the program. All must outlive this object.
+  PolicySession(Policy& policy, const View& view, const Moment& moment, const ProgramSource& program, Ledger& ledger,
+                ActionTaker& taker, const EngineOptions& options)
       : policy_(policy),
-        scene_(scene),
+        view_(view),
+        moment_(moment),
+        program_(program),
         ledger_(ledger),
         taker_(taker),
-        options_(options),
-        view_{.machine = scene.spec, .memory = scene.memory} {
+        options_(options) {
     for (std::size_t kind = 0; kind < event_kind_count; ++kind) hears_[kind] = policy.hears(EventKind(kind));
   }
 
@@ -103,11 +93,12 @@ class PolicySession {
   void record(Decision::Kind kind, ChunkId chunk, TierId from, TierId to, Refusal refusal);
 
   Policy& policy_;
-  Scene scene_;
+  View view_;
+  const Moment& moment_;
+  const ProgramSource& program_;
   Ledger& ledger_;
   ActionTaker& taker_;
   const EngineOptions& options_;
-  View view_;
   std::array<bool, event_kind_count> hears_{};
   bool telling_ = false;
   std::deque<Pending> pending_;   // not empty only while telling_

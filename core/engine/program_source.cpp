@@ -30,8 +30,11 @@ std::string ProgramSource::title_of(TensorId tensor) const {
 // ---- Owned ----------------------------------------------------------------------------------------------------------
 
 OwnedProgram::OwnedProgram(const Program& program, const MachineSpec& spec,
-                           const std::array<bool, role_count>& governed, const Layout& layout)
-    : ProgramSource(&program), schedule_(program.trace), forgets_overwritten_(layout.forgets_overwritten) {
+                           const std::array<bool, role_count>& governed, const Layout& layout, bool overlaps)
+    : ProgramSource(&program),
+      schedule_(program.trace),
+      forgets_overwritten_(layout.forgets_overwritten),
+      overlaps_(overlaps) {
   const Trace& trace = program.trace;
   const TierId cpu = spec.tier_of(Device::cpu);
   for (OpIndex i = 0; i < trace.ops.size(); ++i) {
@@ -126,13 +129,23 @@ std::optional<NextOp> OwnedProgram::next(std::uint8_t lane) const {
   return NextOp{op, program_->trace.ops[op].gap_before_ns, lane == 0 && sequence.at == 0 && sequence.issued > 0};
 }
 
-bool OwnedProgram::may_issue(std::uint8_t lane, const OpLanes&) const {
+std::optional<StallCause> OwnedProgram::blocked_by(std::uint8_t lane, const OpLanes& lanes) const {
   const Sequence& sequence = sequences_[lane];
   const Sequence& other = sequences_[1 - lane];
   const std::int64_t need = sequence.needs[sequence.at];
-  if (need == no_need) return true;
-  const std::int64_t before = static_cast<std::int64_t>(sequence.iteration * other.ops.size());
-  return static_cast<std::int64_t>(other.done) >= before + need;
+  if (need != no_need) {
+    const std::int64_t before = static_cast<std::int64_t>(sequence.iteration * other.ops.size());
+    if (static_cast<std::int64_t>(other.passed) < before + need) return StallCause::cpu_optimizer;
+  }
+  for (const ActiveOp& op : lanes[communication_lane].active) {
+    if (conflict(schedule_.uses(sequence.ops[sequence.at]), op.uses)) return StallCause::collective;
+  }
+  return {};
+}
+
+void OwnedProgram::passed(std::uint8_t lane) {
+  ++sequences_[lane].passed;
+  TENCACHE_CHECK(sequences_[lane].passed <= sequences_[lane].issued);
 }
 
 void OwnedProgram::issue(std::uint8_t lane, std::uint64_t, ActiveOp& op) {
@@ -145,16 +158,14 @@ void OwnedProgram::issue(std::uint8_t lane, std::uint64_t, ActiveOp& op) {
   op.duration_ns = known.duration_ns;
   op.bytes = known.bytes;
   op.rendezvous = known.rendezvous;
+  op.beside = overlaps_ && known.stream == OpStream::communication;
   ++sequence.issued;
   if (++sequence.at < sequence.ops.size()) return;
   sequence.at = 0;
   ++sequence.iteration;
 }
 
-void OwnedProgram::done(std::uint8_t lane, TierId tier, std::span<const Use> uses, const Residency& memory,
-                        std::vector<TensorId>& spent) {
-  ++sequences_[lane].done;
-  TENCACHE_CHECK(sequences_[lane].done <= sequences_[lane].issued);
+void OwnedProgram::done(TierId tier, std::span<const Use> uses, const Residency& memory, std::vector<TensorId>& spent) {
   for (const Use& use : uses) {
     const bool last = --uses_left_[use.tensor] == 0;
     if (last) uses_left_[use.tensor] = uses_total_[use.tensor];
@@ -169,14 +180,14 @@ void OwnedProgram::done(std::uint8_t lane, TierId tier, std::span<const Use> use
 
 bool OwnedProgram::all_done() const {
   return std::ranges::all_of(sequences_, [this](const Sequence& sequence) {
-    return sequence.done == limits_.max_iterations * sequence.ops.size();
+    return sequence.passed == limits_.max_iterations * sequence.ops.size();
   });
 }
 
 std::array<std::uint64_t, 2> OwnedProgram::progress(std::uint8_t lane, std::uint64_t iteration) const {
   const Sequence& sequence = sequences_[lane];
   if (sequence.ops.empty()) return {0, 0};
-  return {sequence.issued - iteration * sequence.ops.size(), sequence.done - iteration * sequence.ops.size()};
+  return {sequence.issued - iteration * sequence.ops.size(), sequence.passed - iteration * sequence.ops.size()};
 }
 
 // ---- Live -----------------------------------------------------------------------------------------------------------
@@ -232,15 +243,15 @@ std::optional<NextOp> LiveProgram::next(std::uint8_t lane) const {
 }
 
 // In the order they were given, wherever they touch the same tensors.
-bool LiveProgram::may_issue(std::uint8_t lane, const OpLanes& lanes) const {
+std::optional<StallCause> LiveProgram::blocked_by(std::uint8_t lane, const OpLanes& lanes) const {
   const Task& task = tasks_[lane].front();
   for (const ActiveOp& op : lanes[1 - lane].active) {
-    if (conflict(task.uses, op.uses)) return false;
+    if (conflict(task.uses, op.uses)) return StallCause::cpu_optimizer;
   }
   for (const Task& earlier : tasks_[1 - lane]) {
-    if (earlier.sequence < task.sequence && conflict(task.uses, earlier.uses)) return false;
+    if (earlier.sequence < task.sequence && conflict(task.uses, earlier.uses)) return StallCause::cpu_optimizer;
   }
-  return true;
+  return {};
 }
 
 void LiveProgram::issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) {

@@ -54,15 +54,17 @@ class ProgramSource {
   // ---- The lanes' ops, in order.
   virtual bool uses(std::uint8_t lane) const = 0;  // false: none will ever come
   virtual std::optional<NextOp> next(std::uint8_t lane) const = 0;
-  // All that the next op depends on is done.
-  virtual bool may_issue(std::uint8_t lane, const OpLanes& lanes) const = 0;
+  // What of the other lanes the next op depends on and is not done; nothing: it may be issued.
+  virtual std::optional<StallCause> blocked_by(std::uint8_t lane, const OpLanes& lanes) const = 0;
   // The lane's next op becomes this one, whose memory stays where it is until it is done.
   virtual void issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) = 0;
   // Which module the GPU enters with the op, if the program does not tell by itself.
   virtual std::optional<NameId> module_of(OpIndex op) const = 0;
-  // It is done. Appends the tensors whose last use of the iteration it was and whose values nothing needs any more.
-  virtual void done(std::uint8_t lane, TierId tier, std::span<const Use> uses, const Residency& memory,
-                    std::vector<TensorId>& spent) = 0;
+  // The lane is done with it; on the communication lane it may still run.
+  virtual void passed(std::uint8_t lane) = 0;
+  // An op with these uses is done. Appends the tensors whose last use of the iteration it was and whose values nothing
+  // needs any more.
+  virtual void done(TierId tier, std::span<const Use> uses, const Residency& memory, std::vector<TensorId>& spent) = 0;
   // Nothing of the tensor is left; its id may come again.
   virtual void gone(TensorId) {}
   // Ops or tasks that are announced and not issued.
@@ -84,9 +86,10 @@ class ProgramSource {
 
 class OwnedProgram final : public ProgramSource {
  public:
-  // Throws Error if the program does not suit the machine. `governed`: by role, Requirements::governed.
+  // Throws Error if the program does not suit the machine. `governed`: by role, Requirements::governed. `overlaps`: the
+  // machine has a communication lane.
   OwnedProgram(const Program& program, const MachineSpec& spec, const std::array<bool, role_count>& governed,
-               const Layout& layout);
+               const Layout& layout, bool overlaps);
 
   // Throws Error if the run would take longer than clocks go.
   void limit(const RunLimits& limits);
@@ -95,11 +98,11 @@ class OwnedProgram final : public ProgramSource {
   std::span<const TensorId> read_on_gpu() const override { return read_on_gpu_; }
   bool uses(std::uint8_t lane) const override { return !sequences_[lane].ops.empty(); }
   std::optional<NextOp> next(std::uint8_t lane) const override;
-  bool may_issue(std::uint8_t lane, const OpLanes& lanes) const override;
+  std::optional<StallCause> blocked_by(std::uint8_t lane, const OpLanes& lanes) const override;
   void issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) override;
   std::optional<NameId> module_of(OpIndex op) const override { return program_->trace.ops[op].module; }
-  void done(std::uint8_t lane, TierId tier, std::span<const Use> uses, const Residency& memory,
-            std::vector<TensorId>& spent) override;
+  void passed(std::uint8_t lane) override;
+  void done(TierId tier, std::span<const Use> uses, const Residency& memory, std::vector<TensorId>& spent) override;
   std::size_t pending(std::uint8_t) const override { return 0; }
   bool stops_at(std::uint64_t iteration) const override { return iteration == limits_.max_iterations; }
   bool looks_for_steady_state() const override { return limits_.until_steady; }
@@ -112,9 +115,9 @@ class OwnedProgram final : public ProgramSource {
     std::vector<OpIndex> ops;  // in program order
     // Ops of the other lane that must be done first, relative to the iteration's first; no_need: none. By op.
     std::vector<std::int64_t> needs;
-    std::uint64_t issued = 0, done = 0;  // ever; done <= issued <= max_iterations * ops
-    std::uint64_t iteration = 0;         // of the next to be issued
-    std::size_t at = 0;                  // its place in `ops`: issued = iteration * ops + at
+    std::uint64_t issued = 0, passed = 0;  // ever; passed <= issued <= max_iterations * ops
+    std::uint64_t iteration = 0;           // of the next to be issued
+    std::size_t at = 0;                    // its place in `ops`: issued = iteration * ops + at
   };
 
   void find_needs(bool blocking_step);
@@ -128,6 +131,7 @@ class OwnedProgram final : public ProgramSource {
   std::vector<std::uint32_t> uses_left_;   // by tensor, in this iteration: 1 .. uses_total_, which it starts from
   std::vector<std::uint32_t> uses_total_;  // by tensor
   bool forgets_overwritten_;               // Layout's
+  bool overlaps_;                          // ops of the communication stream run beside others
   std::vector<TensorId> read_on_gpu_;
 };
 
@@ -150,10 +154,11 @@ class LiveProgram final : public ProgramSource {
   void show(View& view) const override;
   bool uses(std::uint8_t) const override { return true; }
   std::optional<NextOp> next(std::uint8_t lane) const override;
-  bool may_issue(std::uint8_t lane, const OpLanes& lanes) const override;
+  std::optional<StallCause> blocked_by(std::uint8_t lane, const OpLanes& lanes) const override;
   void issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) override;
   std::optional<NameId> module_of(OpIndex) const override { return {}; }
-  void done(std::uint8_t, TierId, std::span<const Use>, const Residency&, std::vector<TensorId>&) override {}
+  void passed(std::uint8_t) override {}
+  void done(TierId, std::span<const Use>, const Residency&, std::vector<TensorId>&) override {}
   void gone(TensorId tensor) override;
   std::size_t pending(std::uint8_t lane) const override { return tasks_[lane].size(); }
   bool stops_at(std::uint64_t) const override { return false; }

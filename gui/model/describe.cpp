@@ -74,7 +74,7 @@ void describe_transfer(const Run& run, std::uint32_t index, Facts& facts) {
   if (duration > 0) {
     const double reached = static_cast<double>(span.bytes) / static_cast<double>(duration) * 1e9;
     took += fmt::format(", {}", format_bandwidth(static_cast<BytesPerSecond>(reached)));
-    const std::size_t link = span.lane - std::size_t{2};
+    const std::size_t link = std::size_t{span.lane} - first_link_lane;
     if (link < run.machine().links.size() && run.machine().links[link].bandwidth > 0) {
       took +=
           fmt::format(" ({} of the link)", percent(reached / static_cast<double>(run.machine().links[link].bandwidth)));

@@ -62,16 +62,16 @@ Bytes Run::moved(std::size_t track, Nanoseconds begin_ns, Nanoseconds end_ns) co
 
 void Run::make_tracks() {
   const std::vector<Span>& all = spans();
-  std::vector<std::size_t> counts(2 + machine().links.size(), 0);
+  std::vector<std::size_t> counts(first_link_lane + machine().links.size(), 0);
   for (const Span& span : all) {
     if (span.lane < counts.size()) ++counts[span.lane];
   }
   std::vector<std::size_t> track_of(counts.size(), none);
   for (std::size_t lane = 0; lane < counts.size(); ++lane) {
     if (counts[lane] == 0 && lane != 0) continue;
-    std::string name = lane == 0 ? "GPU" : "CPU";
-    if (lane >= 2) {
-      const Link& link = machine().links[lane - 2];
+    std::string name = lane == gpu_lane ? "GPU" : lane == cpu_lane ? "CPU" : "GPU, communication";
+    if (lane >= first_link_lane) {
+      const Link& link = machine().links[lane - first_link_lane];
       name = tier_name(link.from) + std::string(" to ").append(tier_name(link.to));
     }
     track_of[lane] = tracks_.size();

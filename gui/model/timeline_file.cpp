@@ -20,7 +20,7 @@ using simdjson::dom::object;
 
 constexpr std::size_t block_bytes = 1 << 20;
 // Threads of the file: ops on 1 and 2, their stalls on 3 and 4, links from here on.
-constexpr std::uint64_t first_link_thread = 10;
+constexpr std::uint64_t communication_thread = 5, first_link_thread = 10;
 
 // Cuts the text at the objects of `traceEvents`, which lie two brackets deep, or of an array, which lie one deep.
 class EventCutter {
@@ -280,11 +280,13 @@ class TimelineParser::Reader {
     span.start_ns = *start;
     span.end_ns = *start + *duration;
     const std::uint64_t thread = fields["tid"].get_uint64();
-    require(thread >= 1 && (thread <= 4 || thread >= first_link_thread));
+    require(thread >= 1 && (thread <= communication_thread || thread >= first_link_thread));
     const MachineSpec& machine = process.recording.machine;
     if (thread >= first_link_thread) {
       require(thread - first_link_thread < machine.links.size());
-      span.lane = static_cast<std::uint8_t>(thread - first_link_thread + 2);
+      span.lane = static_cast<std::uint8_t>(thread - first_link_thread + first_link_lane);
+    } else if (thread == communication_thread) {
+      span.lane = communication_lane;
     } else {
       span.lane = static_cast<std::uint8_t>((thread - 1) % 2);
     }
@@ -303,9 +305,9 @@ class TimelineParser::Reader {
       span.kind = SpanKind::stall;
       span.cause = cause_named(fields["name"]);
     } else {
-      require(category == "transfer" && span.lane >= 2);
+      require(category == "transfer" && span.lane >= first_link_lane);
       span.kind = SpanKind::transfer;
-      span.cause = cause_of(machine, static_cast<LinkId>(span.lane - 2));
+      span.cause = cause_of(machine, static_cast<LinkId>(span.lane - first_link_lane));
       span.bytes = arguments["bytes"].get_uint64();
       span.urgent = arguments["urgent"].get_bool();
       span.tensor = static_cast<TensorId>(arguments["tensor"].get_uint64().value());

@@ -48,7 +48,7 @@ class Track {
 
   const std::string& name() const { return name_; }
   std::uint8_t lane() const { return lane_; }  // as Span::lane
-  bool is_link() const { return lane_ >= 2; }
+  bool is_link() const { return lane_ >= first_link_lane; }
   std::uint8_t row_count() const { return row_count_; }
   const std::vector<TrackItem>& items() const { return items_; }
   std::size_t memory_bytes() const;

@@ -59,7 +59,7 @@ struct UsedSlots {
 
 std::optional<StallCause> link_of(const Run& run, const Track& track) {
   if (!track.is_link()) return std::nullopt;
-  return cause_of(run.machine(), static_cast<LinkId>(track.lane() - 2));
+  return cause_of(run.machine(), static_cast<LinkId>(track.lane() - first_link_lane));
 }
 
 // What has no pixel of its own: shares of each pixel, one above the other.

@@ -257,7 +257,7 @@ void BrowserView::draw_moves(Session& session, TensorId tensor, const std::vecto
   for (const std::uint32_t transfer : copies) {
     const Span& span = run.spans()[transfer];
     const std::uint32_t user = run.used_by(transfer);
-    const Link& link = run.machine().links[span.lane - 2];  // one of the copy's hops
+    const Link& link = run.machine().links[span.lane - first_link_lane];  // one of the copy's hops
     const std::string text =
         fmt::format("{}: {} to {}{}, {} in {}, {}{}", time_text(static_cast<double>(span.start_ns) - origin, 1e4),
                     run.tier_name(link.from), run.tier_name(link.to),

@@ -52,7 +52,7 @@ void draw_ruler(ImDrawList& list, const Theme& theme, const TimeAxis& axis, floa
 
 StallCause cause_of_track(const Run& run, const Track& track) {
   if (!track.is_link()) return StallCause::memory;
-  return cause_of(run.machine(), static_cast<LinkId>(track.lane() - 2));
+  return cause_of(run.machine(), static_cast<LinkId>(track.lane() - first_link_lane));
 }
 
 void draw_columns(ImDrawList& list, const Theme& theme, const TimeAxis& axis, const Track& track, StallCause cause,

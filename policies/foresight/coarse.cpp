@@ -21,7 +21,7 @@ struct Access {
 bool may_join(const Trace& trace, const Op& a, const Op& b) {
   return a.device == b.device && a.phase == b.phase && a.group == b.group && a.reorderable == b.reorderable &&
          a.placeable == b.placeable && a.rank == b.rank && a.rendezvous == 0 && b.rendezvous == 0 &&
-         is_update(trace, a) == is_update(trace, b);
+         a.stream == OpStream::compute && b.stream == OpStream::compute && is_update(trace, a) == is_update(trace, b);
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ Bytes CoarseTrace::parts_of_gpu() const { return std::clamp<Bytes>(wanted_parts_
 // Of each op, in which it is.
 std::vector<std::uint32_t> CoarseTrace::merge_ops(const Trace& trace) const {
   Nanoseconds all_ns = 0;
-  for (const Op& op : trace.ops) all_ns += op.duration_ns + op.gap_before_ns;
+  for (const Op& op : trace.ops) all_ns += op.occupied_ns();
   const Bytes most_bytes = machine_.tiers[0].capacity / parts_of_gpu();
   std::vector<std::uint32_t> merged;
   std::vector<OpIndex> touched_by(trace.tensors.size(), none);  // the first op of the merged one that touched it last
@@ -54,7 +54,7 @@ std::vector<std::uint32_t> CoarseTrace::merge_ops(const Trace& trace) const {
   Bytes bytes = 0;
   for (OpIndex index = 0; index < trace.ops.size(); ++index) {
     const Op& op = trace.ops[index];
-    const Nanoseconds op_ns = op.duration_ns + op.gap_before_ns;
+    const Nanoseconds op_ns = op.occupied_ns();
     const auto new_bytes = [&] {
       Bytes sum = 0;
       for (std::uint64_t i = op.first_access; i < op.first_access + op.read_count + op.write_count; ++i) {

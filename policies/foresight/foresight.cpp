@@ -51,7 +51,7 @@ Nanoseconds least_gpu_time(const Trace& trace, bool without_updates) {
     Nanoseconds& lane = op.device == Device::gpu ? gpu : cpu;
     for (const TensorId tensor : trace.reads(op)) lane = std::max(lane, written[tensor]);
     for (const TensorId tensor : trace.writes(op)) lane = std::max({lane, written[tensor], used[tensor]});
-    lane += op.duration_ns + op.gap_before_ns;
+    lane += op.occupied_ns();
     for (const TensorId tensor : trace.reads(op)) used[tensor] = std::max(used[tensor], lane);
     for (const TensorId tensor : trace.writes(op)) written[tensor] = lane;
   }

@@ -73,7 +73,8 @@ void HostCache::read_ahead(Store& store, Foreknowledge& known, const View& view,
   const LinkId link = view.machine.link_between(store.tier, cpu);
   UseCursor& cursor = store.read;
   if (cursor.op <= places.slower()) cursor = {places.slower() + 1, 0, 0};
-  if (view.memory.used(store.tier) == 0) return;  // what the GPU drops sends the cursor back: not to go all the way again
+  // What the GPU drops sends the cursor back: not to go all the way again.
+  if (view.memory.used(store.tier) == 0) return;
   const auto wanted = [&](const Use& use, TensorId tensor) {
     const NeededAt& needed = known.needed[use.tensor];
     const bool gpu = known.future.device(places.index(cursor.op)) == Device::gpu;

@@ -81,7 +81,7 @@ class Estimate {
  public:
   Estimate(const Trace& trace, const MachineSpec& machine)
       : trace_(trace), machine_(machine), schedule_(trace), clock_ns_(1, 0) {
-    for (const Op& op : trace.ops) clock_ns_.push_back(clock_ns_.back() + op.duration_ns + op.gap_before_ns);
+    for (const Op& op : trace.ops) clock_ns_.push_back(clock_ns_.back() + op.occupied_ns());
   }
 
   // Seconds of an iteration: phase by phase what takes longest. The CPU's updates may go on in the next forward pass,
@@ -171,7 +171,7 @@ class Estimate {
  private:
   double seconds_of(OpIndex op, Device device) const {
     const Op& o = trace_.ops[op];
-    if (device == o.device) return static_cast<double>(o.duration_ns + o.gap_before_ns) * 1e-9;
+    if (device == o.device) return static_cast<double>(o.occupied_ns()) * 1e-9;
     return static_cast<double>(duration_on_cpu(trace_, o, machine_)) * 1e-9;
   }
 

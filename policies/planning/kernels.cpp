@@ -19,7 +19,7 @@ std::vector<OpIndex> ops_of_gpu(const Trace& trace) {
 std::vector<Nanoseconds> starts_without_stalls(const Trace& trace) {
   std::vector<Nanoseconds> starts_ns(1, 0);
   for (const OpIndex op : ops_of_gpu(trace)) {
-    starts_ns.push_back(starts_ns.back() + trace.ops[op].gap_before_ns + trace.ops[op].duration_ns);
+    starts_ns.push_back(starts_ns.back() + trace.ops[op].occupied_ns());
   }
   return starts_ns;
 }

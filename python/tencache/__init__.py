@@ -15,8 +15,8 @@ import importlib
 _NAMES = {
     "_core": (
         "ATTENTION_KERNELS", "DETAIL_DTYPE", "DEVICES", "DURATION_SOURCES", "EVENT_KINDS", "KERNEL_DTYPE",
-        "KERNELS", "NONE", "OP_DTYPE", "PHASES", "ROLES", "SPAN_KINDS", "STALL_CAUSES", "TENSOR_DTYPE", "Error",
-        "Timeline", "Trace"),
+        "KERNELS", "NONE", "OP_DTYPE", "PHASES", "ROLES", "SPAN_KINDS", "STALL_CAUSES", "STREAMS", "TENSOR_DTYPE",
+        "Error", "Timeline", "Trace"),
     "_commands": (
         "bound", "command", "compare", "endurance", "explain", "fit", "fragment", "generate", "import_trace", "info", "load",
         "machines", "models", "policies", "replay", "report", "samples", "save", "sensitivity", "simulate",

@@ -13,6 +13,7 @@ from ._core import (
     ROLES,
     SPAN_KINDS,
     STALL_CAUSES,
+    STREAMS,
     TENSOR_DTYPE,
     Error,
     Timeline,

@@ -17,6 +17,7 @@ ATTENTION_KERNELS: Tuple[str, ...]
 EVENT_KINDS: Tuple[str, ...]
 SPAN_KINDS: Tuple[str, ...]
 STALL_CAUSES: Tuple[str, ...]
+STREAMS: Tuple[str, ...]
 TENSOR_DTYPE: np.dtype
 OP_DTYPE: np.dtype
 KERNEL_DTYPE: np.dtype

@@ -216,10 +216,59 @@ TEST(ClosedFormTest, FirstIterationAgainstTheNext) {
   EXPECT_EQ(run_small(small_machine(1000), trace, 3).result.iteration_ns, (std::vector<Nanoseconds>{150, 50, 50}));
 }
 
+// An op of 100 ns on the communication stream after one of 10, beside one of 60; the last, of 5, reads what it writes.
+// 10 + 100 + 5, and 40 of waiting for it. A copy that the last one needs as well, of 130 ns, begins at its issue.
+Trace beside_a_kernel(TensorId& sum) {
+  Trace trace;
+  const TensorId gradient = trace.add_tensor("gradient", 10, Role::gradient, false);
+  sum = trace.add_tensor("sum", 10, Role::gradient, false);
+  const TensorId other = trace.add_tensor("other", 10, Role::activation, false);
+  add_op(trace, 10, {}, {gradient});
+  trace.ops[add_op(trace, 100, {gradient}, {sum})].stream = OpStream::communication;
+  add_op(trace, 60, {}, {other});
+  add_op(trace, 5, {sum}, {});
+  return trace;
+}
+
+TEST(ClosedFormTest, CommunicationRunsBesideKernels) {
+  TensorId sum = none;
+  const SmallRun run = run_small(small_machine(1000), beside_a_kernel(sum), 2);
+  EXPECT_EQ(run.result.iteration_ns, (std::vector<Nanoseconds>{115, 115}));
+  EXPECT_EQ(stall(run.result, StallCause::collective), 40);
+  EXPECT_EQ(run.result.window.compute_ns, 75);
+  EXPECT_EQ(run.result.window.communication_ns, 100);
+}
+
+// What it reads and writes stays until it is over: three tensors of 10 bytes do not fit into 25.
+TEST(ClosedFormTest, CommunicationKeepsItsMemory) {
+  TensorId sum = none;
+  EXPECT_EQ(run_small(small_machine(30), beside_a_kernel(sum)).result.first_iteration_ns, 115);
+  const RunResult result = run_small(small_machine(25), beside_a_kernel(sum)).result;
+  ASSERT_TRUE(result.fits);  // the third op waits until the gradient is dead
+  EXPECT_EQ(result.first_iteration_ns, 10 + 100 + 60 + 5);
+  EXPECT_EQ(stall(result, StallCause::memory), 100);
+}
+
+// The next iteration's first op does not wait for what it does not touch; the last iteration ends with all of its ops.
+TEST(ClosedFormTest, CommunicationReachesIntoTheNextIteration) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 10, Role::gradient, true);
+  const TensorId b = trace.add_tensor("b", 10, Role::gradient, true);
+  add_op(trace, 50, {b}, {});
+  trace.ops[add_op(trace, 40, {}, {a})].stream = OpStream::communication;
+  Layout layout = whole_tensors();
+  layout.initial.fill(0);
+  const RunResult result = run_small(small_machine(1000), trace, 3, layout).result;
+  EXPECT_EQ(result.iteration_ns, (std::vector<Nanoseconds>{50, 50, 90}));
+}
+
 // What an iteration reports is the difference of two states, of every counter.
 TEST(ClosedFormTest, AnIterationIsTheDifferenceOfItsBoundaries) {
   const auto each = [](auto& c, auto&& visit) {
-    for (auto* value : {&c.time_ns, &c.compute_ns, &c.gap_ns, &c.cpu_compute_ns, &c.cpu_wait_compute_ns}) visit(*value);
+    for (auto* value : {&c.time_ns, &c.compute_ns, &c.gap_ns, &c.cpu_compute_ns, &c.communication_ns,
+                        &c.cpu_wait_compute_ns}) {
+      visit(*value);
+    }
     for (auto* value : {&c.accesses, &c.hits, &c.tensors, &c.tensors_held, &c.completions, &c.refusals,
                         &c.fallback_evictions, &c.evictions, &c.access_bytes, &c.hit_bytes}) {
       visit(*value);

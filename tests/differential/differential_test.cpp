@@ -26,7 +26,7 @@ NaiveResult run_fast(const RandomCase& made) {
   for (const Span& span : timeline.spans) {
     if (span.kind == SpanKind::op) result.ops.push_back({span.lane, span.op, span.start_ns, span.end_ns});
     if (span.kind != SpanKind::transfer) continue;
-    result.transfers.push_back({static_cast<LinkId>(span.lane - lane_count), span.chunk, span.from, span.to,
+    result.transfers.push_back({static_cast<LinkId>(span.lane - first_link_lane), span.chunk, span.from, span.to,
                                 span.urgent, span.bytes > 0, span.start_ns, span.end_ns});
   }
   for (TierId tier = 0; tier < made.machine.tiers.size(); ++tier) {

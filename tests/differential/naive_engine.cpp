@@ -258,7 +258,7 @@ class Naive {
   std::map<TensorId, std::size_t> uses_done_;  // ever, of persistent tensors
   NaiveMachine machine_;
   Layout layout_;
-  NaiveLane lanes_[2];
+  NaiveLane lanes_[lane_count];  // ops come to the communication lane when they have started on the GPU's
   Chunks chunks_;
   Moves moves_;
   std::vector<bool> buffers_;
@@ -394,7 +394,8 @@ Naive::Naive(const Program& program, const MachineSpec& spec, Policy& policy, st
   if (layout_.overlap_faults) throw Error("the naive engine has no overlapped arrivals");
   if (layout_.allocators.empty()) layout_.allocators.resize(spec.tiers.size());
   lanes_[0].tier = 0;
-  lanes_[1].tier = spec.tier_of(Device::cpu);
+  lanes_[cpu_lane].tier = spec.tier_of(Device::cpu);
+  lanes_[communication_lane].tier = 0;
   for (OpIndex i = 0; i < program.trace.ops.size(); ++i)
     lanes_[program.trace.ops[i].device == Device::gpu ? 0 : 1].ops.push_back(i);
   buffers_.assign(spec.staging.count, false);
@@ -413,7 +414,8 @@ NaiveResult Naive::run() {
     tell({.kind = EventKind::iteration_begin});
     pump();
     while (!progress_.over()) {
-      if (progress_.all_done(lanes_[0]) && progress_.all_done(lanes_[1])) {
+      if (progress_.all_done(lanes_[0]) && progress_.all_done(lanes_[1]) &&
+          lanes_[communication_lane].running.empty()) {
         cross_boundary();
         break;
       }
@@ -460,6 +462,13 @@ bool Naive::may_issue(std::size_t index) {
         for (const Use& b : schedule_.uses(other.ops[i])) {
           if (a.tensor == b.tensor && (a.write || b.write)) return false;
         }
+      }
+    }
+  }
+  for (const Running& beside : lanes_[communication_lane].running) {
+    for (const Use& a : schedule_.uses(op)) {
+      for (const Use& b : schedule_.uses(beside.op)) {
+        if (a.tensor == b.tensor && (a.write || b.write)) return false;
       }
     }
   }
@@ -515,7 +524,7 @@ void Naive::issue(std::size_t index) {
     for (const ChunkId chunk : chunks_.of(use.tensor)) require(lane, running, use, chunk);
   }
   tell({.kind = EventKind::op_issued,
-        .device = index == 0 ? Device::gpu : Device::cpu,
+        .device = index == cpu_lane ? Device::cpu : Device::gpu,
         .op = running.op,
         .uses = schedule_.uses(running.op)});
   give_rooms(lane);
@@ -576,6 +585,8 @@ void Naive::give_rooms(NaiveLane& lane) {
 bool Naive::try_start(std::size_t index) {
   NaiveLane& lane = lanes_[index];
   Running& running = lane.running.back();
+  const bool beside = program_.trace.ops[running.op].stream == OpStream::communication;
+  if (beside && lane.running.size() > 1) return false;
   for (const Use& use : schedule_.uses(running.op)) {
     for (const ChunkId chunk : chunks_.of(use.tensor)) {
       if (!chunks_.valid(chunk, lane.tier) || (use.write && chunks_.at(chunk, lane.tier).readers > 0)) return false;
@@ -593,11 +604,18 @@ bool Naive::try_start(std::size_t index) {
   running.started = true;
   copies_waited_ = 0;
   tell({.kind = EventKind::op_ready,
-        .device = index == 0 ? Device::gpu : Device::cpu,
+        .device = index == cpu_lane ? Device::cpu : Device::gpu,
         .op = running.op,
         .uses = schedule_.uses(running.op)});
   const Op& of_program = program_.trace.ops[running.op];
-  machine_.push(index, machine_.op(index, of_program.duration_ns, of_program.bytes));
+  std::size_t server = index;
+  if (beside) {
+    server = communication_lane;
+    lanes_[server].running.push_back(running);
+    lane.running.pop_back();
+    ++lane.done;
+  }
+  machine_.push(server, machine_.op(server, of_program.duration_ns, of_program.bytes));
   machine_.begin_what_can();
   return true;
 }
@@ -618,7 +636,7 @@ void Naive::finish(std::size_t index, const Job& job) {
     if (use.write) lives_.born[use.tensor] = 1;
   }
   tell({.kind = EventKind::op_done,
-        .device = index == 0 ? Device::gpu : Device::cpu,
+        .device = index == cpu_lane ? Device::cpu : Device::gpu,
         .op = op,
         .uses = schedule_.uses(op)});
   for (const Use& use : schedule_.uses(op)) {
@@ -631,7 +649,7 @@ void Naive::finish(std::size_t index, const Job& job) {
       die(use.tensor);
   }
   lane.running.pop_front();
-  ++lane.done;
+  if (index != communication_lane) ++lane.done;
 }
 
 // As many uses are done as come before one in this iteration that writes without reading.
@@ -655,7 +673,7 @@ void Naive::die(TensorId tensor) {
 }
 
 void Naive::handle(const Ended& ended) {
-  if (ended.server >= 2) {
+  if (ended.server >= lane_count) {
     ++copies_waited_;
     for (const NaiveLane& lane : lanes_) {
       if (lane.at_work()) copies_waited_ = 0;
@@ -1222,7 +1240,7 @@ bool Naive::try_copy(int id) {
   const bool last = move.hop + 1 == move.path.size();
   Job job = machine_.copy(move.link(), chunks_.bytes(move.chunk), last ? setup_of(move.chunk, move.to) : 0);
   job.transfer = id;
-  move.job = machine_.push(2 + std::size_t{move.link()}, job);
+  move.job = machine_.push(lane_count + std::size_t{move.link()}, job);
   machine_.begin_what_can();
   return true;
 }

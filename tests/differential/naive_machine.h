@@ -29,10 +29,10 @@ struct Ended {
   Job job;
 };
 
-// Servers 0 and 1 are the lanes, then the links.
+// Servers are the lanes, then the links.
 class NaiveMachine {
  public:
-  explicit NaiveMachine(const MachineSpec& spec) : spec_(spec), servers_(2 + spec.links.size()) {
+  explicit NaiveMachine(const MachineSpec& spec) : spec_(spec), servers_(lane_count + spec.links.size()) {
     for (const Link& link : spec.links) credits_.push_back(static_cast<uint128>(link.burst_bytes) * 1'000'000'000u);
   }
 
@@ -59,7 +59,7 @@ class NaiveMachine {
     }
     Job job;
     job.fixed_ns = duration_ns;
-    if (!spec_.lane_uses[lane].empty() && bytes > 0 && duration_ns > 0) {
+    if (!uses_of(lane).empty() && bytes > 0 && duration_ns > 0) {
       job.cap = std::max<BytesPerSecond>(1, static_cast<BytesPerSecond>(static_cast<uint128>(bytes) * 1'000'000'000u /
                                                                         static_cast<uint128>(duration_ns)));
       job.data = static_cast<uint128>(job.cap) * static_cast<uint128>(duration_ns);
@@ -69,7 +69,7 @@ class NaiveMachine {
 
   int push(std::size_t server, Job job) {
     job.id = ++last_id_;
-    if (server >= 2) ++uncharged_;
+    if (server >= lane_count) ++uncharged_;
     servers_[server].push_back(job);
     return job.id;
   }
@@ -91,7 +91,7 @@ class NaiveMachine {
         const Job& job = servers_[i].front();
         Nanoseconds at = job.fixed_end_ns;
         if (job.flowing) {
-          const uint128 until = runs_dry(i) ? credits_[i - 2] : job.data;
+          const uint128 until = runs_dry(i) ? credits_[i - lane_count] : job.data;
           at = now_ + static_cast<Nanoseconds>((until + rates[i] - 1) / rates[i]);
         }
         if (job.cancelled) at = now_;
@@ -105,12 +105,12 @@ class NaiveMachine {
       for (std::size_t i = 0; i < servers_.size(); ++i) let_flow(i, rates[i], first_ns - now_);
       now_ = first_ns;
       Job& job = servers_[first].front();
-      if (first >= 2 && !job.flowing && !job.cancelled) {
+      if (first >= lane_count && !job.flowing && !job.cancelled) {
         job.flowing = true;
         continue;
       }
       if (job.flowing && !job.cancelled && dry) {
-        credits_[first - 2] = 0;
+        credits_[first - lane_count] = 0;
         continue;
       }
       ended = {first, job};
@@ -121,7 +121,7 @@ class NaiveMachine {
   }
   void begin_what_can() {
     for (std::size_t i = 0; i < servers_.size(); ++i) {
-      const std::size_t depth = i < 2 ? 1 : std::max<std::size_t>(1, spec_.links[i - 2].queue_depth);
+      const std::size_t depth = i < lane_count ? 1 : std::max<std::size_t>(1, spec_.links[i - lane_count].queue_depth);
       for (std::size_t place = 0; place < std::min(depth, servers_[i].size()); ++place) {
         Job& job = servers_[i][place];
         if (job.waits) continue;
@@ -132,32 +132,34 @@ class NaiveMachine {
       Job& job = servers_[i].front();
       job.begun = true;
       job.start_ns = now_;
-      job.flowing = i >= 2 ? job.fixed_end_ns <= now_ : job.data > 0;
-      if (i >= 2) job.fixed_end_ns = std::max(job.fixed_end_ns, now_);
+      job.flowing = i >= lane_count ? job.fixed_end_ns <= now_ : job.data > 0;
+      if (i >= lane_count) job.fixed_end_ns = std::max(job.fixed_end_ns, now_);
     }
   }
 
  private:
-  bool bursts(std::size_t i) const { return i >= 2 && spec_.links[i - 2].sustained_bandwidth > 0; }
+  bool bursts(std::size_t i) const { return i >= lane_count && spec_.links[i - lane_count].sustained_bandwidth > 0; }
   // What comes next to the server's flow is the end of its credit.
   bool runs_dry(std::size_t i) const {
-    return bursts(i) && credits_[i - 2] > 0 && credits_[i - 2] < servers_[i].front().data;
+    return bursts(i) && credits_[i - lane_count] > 0 && credits_[i - lane_count] < servers_[i].front().data;
   }
   void let_flow(std::size_t i, BytesPerSecond rate, Nanoseconds passed_ns) {
     const uint128 flowed = static_cast<uint128>(rate) * static_cast<uint128>(passed_ns);
     if (!servers_[i].empty() && servers_[i].front().flowing) {
       uint128& data = servers_[i].front().data;
       data -= std::min(data, flowed);
-      if (bursts(i)) credits_[i - 2] -= std::min(credits_[i - 2], flowed);
+      if (bursts(i)) credits_[i - lane_count] -= std::min(credits_[i - lane_count], flowed);
     } else if (bursts(i)) {
-      const Link& link = spec_.links[i - 2];
-      credits_[i - 2] =
-          std::min(static_cast<uint128>(link.burst_bytes) * 1'000'000'000u,
-                   credits_[i - 2] + static_cast<uint128>(link.sustained_bandwidth) * static_cast<uint128>(passed_ns));
+      const Link& link = spec_.links[i - lane_count];
+      credits_[i - lane_count] = std::min(
+          static_cast<uint128>(link.burst_bytes) * 1'000'000'000u,
+          credits_[i - lane_count] + static_cast<uint128>(link.sustained_bandwidth) * static_cast<uint128>(passed_ns));
     }
   }
   const std::vector<std::uint8_t>& uses_of(std::size_t i) const {
-    return i < 2 ? spec_.lane_uses[i] : spec_.links[i - 2].uses;
+    static const std::vector<std::uint8_t> nothing;
+    if (i == communication_lane) return nothing;
+    return i < lane_count ? spec_.lane_uses[i] : spec_.links[i - lane_count].uses;
   }
   // Max-min fairness by filling: whoever is bound first gets its share, the rest is filled further.
   std::vector<BytesPerSecond> share() const {
@@ -173,7 +175,8 @@ class NaiveMachine {
           offer;  // by link: the least of its own bandwidth and its resources' equal shares
       for (const std::size_t i : open) {
         offer[i] = servers_[i].front().cap;
-        if (bursts(i) && credits_[i - 2] == 0) offer[i] = std::min(offer[i], spec_.links[i - 2].sustained_bandwidth);
+        if (bursts(i) && credits_[i - lane_count] == 0)
+          offer[i] = std::min(offer[i], spec_.links[i - lane_count].sustained_bandwidth);
         for (const std::uint8_t resource : uses_of(i)) {
           BytesPerSecond users = 0;
           for (const std::size_t other : open) {

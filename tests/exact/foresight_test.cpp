@@ -32,7 +32,7 @@ GoldenRun run_foresight(const Trace& trace, Bytes gpu_bytes, const Settings& set
 std::vector<Nanoseconds> starts(const GoldenRun& run, LinkId link) {
   std::vector<Nanoseconds> list;
   for (const Span& span : run.timeline.spans) {
-    if (span.kind == SpanKind::transfer && span.lane == lane_count + link) list.push_back(span.start_ns);
+    if (span.kind == SpanKind::transfer && span.lane == first_link_lane + link) list.push_back(span.start_ns);
   }
   return list;
 }

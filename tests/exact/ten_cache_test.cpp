@@ -169,7 +169,7 @@ std::vector<OpIndex> asked_at(const GoldenRun& run, const Trace& trace, const st
                               std::uint64_t iteration) {
   std::vector<OpIndex> ops;
   for (const Span& span : run.timeline.spans) {
-    if (span.kind != SpanKind::transfer || span.lane != lane_count + link || span.iteration != iteration) continue;
+    if (span.kind != SpanKind::transfer || span.lane != first_link_lane + link || span.iteration != iteration) continue;
     if (trace.name(trace.tensors[span.tensor]) == name) ops.push_back(span.op);
   }
   return ops;

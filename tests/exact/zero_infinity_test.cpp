@@ -99,7 +99,7 @@ Steps replay(const Settings& changes, std::uint64_t iterations, Bytes gpu_bytes 
     if (span.start_ns < begin_ns) continue;
     if (span.kind == SpanKind::op) steps.ops.push_back(program.trace.name(program.trace.ops[span.op]) + times);
     if (span.kind == SpanKind::transfer) {
-      steps.copies.push_back(machine.links[span.lane - lane_count].name + " " +
+      steps.copies.push_back(machine.links[span.lane - first_link_lane].name + " " +
                              program.trace.name(program.trace.tensors[span.tensor]) + times);
     }
   }

@@ -25,7 +25,7 @@ std::string padded(const std::string& text, std::size_t width, bool left) {
 
 std::string line_of(const Span& span, const Trace& trace, const MachineSpec& machine, Nanoseconds from_ns) {
   const std::string op(span.op == none ? "-" : trace.name(trace.ops[span.op]));
-  std::string lane = span.lane == 0 ? "gpu" : "cpu", what;
+  std::string lane = span.lane == gpu_lane ? "gpu" : span.lane == cpu_lane ? "cpu" : "comm", what;
   switch (span.kind) {
     case SpanKind::op:
       what = "run " + op;
@@ -37,7 +37,7 @@ std::string line_of(const Span& span, const Trace& trace, const MachineSpec& mac
       what = "stall before " + op + ": " + std::string(to_string(span.cause));
       break;
     case SpanKind::transfer:
-      lane = machine.links[span.lane - lane_count].name;
+      lane = machine.links[span.lane - first_link_lane].name;
       what = "copy " + trace.name(trace.tensors[span.tensor]) + " (" + std::to_string(span.bytes) + " bytes)" +
              (span.urgent ? ", urgent" : "") + ", asked for at " + op;
       break;

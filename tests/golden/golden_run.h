@@ -43,7 +43,7 @@ struct GoldenRun {
   std::size_t transfers(std::size_t iteration, LinkId link) const {
     const Nanoseconds begin_ns = begin_of(iteration), end_ns = begin_of(iteration + 1);
     return static_cast<std::size_t>(std::count_if(timeline.spans.begin(), timeline.spans.end(), [=](const Span& span) {
-      return span.kind == SpanKind::transfer && span.lane == lane_count + link && span.start_ns >= begin_ns &&
+      return span.kind == SpanKind::transfer && span.lane == first_link_lane + link && span.start_ns >= begin_ns &&
              span.start_ns < end_ns;
     }));
   }

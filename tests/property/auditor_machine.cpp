@@ -14,9 +14,11 @@ std::string place_text(const Place& place) {
 
 }  // namespace
 
-ProgramProgress::ProgramProgress(const Trace& trace) : schedule_(trace), op_count_(trace.ops.size()) {
-  for (OpIndex op = 0; op < trace.ops.size(); ++op)
-    lane_ops_[trace.ops[op].device == Device::gpu ? 0 : 1].push_back(op);
+ProgramProgress::ProgramProgress(const Trace& trace, bool overlaps) : schedule_(trace), op_count_(trace.ops.size()) {
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    const bool beside = overlaps && trace.ops[op].stream == OpStream::communication;
+    lane_ops_[trace.ops[op].device == Device::cpu ? cpu_lane : beside ? communication_lane : gpu_lane].push_back(op);
+  }
 }
 
 bool ProgramProgress::submit(std::uint8_t lane, OpIndex op) {
@@ -25,15 +27,15 @@ bool ProgramProgress::submit(std::uint8_t lane, OpIndex op) {
 }
 
 bool ProgramProgress::needs(TensorId tensor) const {
-  std::array<std::uint64_t, 2> at = done_;
+  std::array<std::uint64_t, lane_count> at = done_;
   for (std::uint64_t i = 0; i < 3 * op_count_; ++i) {
     // The ops that are not over, in program order: of each lane the next, the earlier one in the iteration first.
-    std::array<std::uint64_t, 2> order{};
-    for (std::size_t lane = 0; lane < 2; ++lane) {
+    std::array<std::uint64_t, lane_count> order{};
+    for (std::size_t lane = 0; lane < lane_count; ++lane) {
       const auto& ops = lane_ops_[lane];
       order[lane] = ops.empty() ? ~std::uint64_t{0} : at[lane] / ops.size() * op_count_ + ops[at[lane] % ops.size()];
     }
-    const std::size_t lane = order[0] < order[1] ? 0 : 1;
+    const std::size_t lane = static_cast<std::size_t>(std::ranges::min_element(order) - order.begin());
     const OpIndex op = static_cast<OpIndex>(order[lane] % op_count_);
     ++at[lane];
     for (const Use& use : schedule_.uses(op)) {
@@ -44,7 +46,7 @@ bool ProgramProgress::needs(TensorId tensor) const {
 }
 
 AuditorMachine::AuditorMachine(Machine& inner, const MachineSpec& spec, const Trace& trace, const Layout& layout)
-    : inner_(inner), spec_(spec), trace_(trace), progress_(trace), staging_(spec.staging.count) {
+    : inner_(inner), spec_(spec), trace_(trace), progress_(trace, inner.pretends()), staging_(spec.staging.count) {
   for (TierId tier = 0; tier < spec.tiers.size(); ++tier) {
     const AllocatorSpec allocator = layout.allocators.empty() ? AllocatorSpec{} : layout.allocators[tier];
     allocators_.push_back(
@@ -106,7 +108,7 @@ void AuditorMachine::unmap(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes
     return;
   }
   const Copy copy = *found;
-  for (std::uint8_t lane = 0; lane < 2; ++lane) {
+  for (std::uint8_t lane = 0; lane < lane_count; ++lane) {
     if (tier_of(lane) != place.tier) continue;
     for (const RunningOp& op : lanes_[lane]) {
       if (op.uses_tensor(tensor, false))
@@ -168,7 +170,7 @@ Fence AuditorMachine::submit(const CopyCommand& command, Tag tag) {
       running.version = source->version;
       if (running.version != chunk.latest) complain(text + ": from a copy that does not hold the value");
     }
-    for (std::uint8_t lane = 0; lane < 2; ++lane) {
+    for (std::uint8_t lane = 0; lane < lane_count; ++lane) {
       if (tier_of(lane) != command.from.tier) continue;
       for (const RunningOp& op : lanes_[lane]) {
         if (op.uses_tensor(chunk.tensor, true))
@@ -216,8 +218,9 @@ Fence AuditorMachine::execute(const OpCommand& command, Tag tag) {
 void AuditorMachine::start_op(std::uint8_t lane) {
   const RunningOp& op = lanes_[lane].front();
   const TierId tier = tier_of(lane);
-  for (const RunningOp& other : lanes_[1 - lane]) {
-    if (&other != &lanes_[1 - lane].front()) break;
+  for (std::uint8_t beside = 0; beside < lane_count; ++beside) {
+    if (beside == lane || lanes_[beside].empty()) continue;
+    const RunningOp& other = lanes_[beside].front();
     for (const Use& a : op.uses) {
       for (const Use& b : other.uses) {
         if (a.tensor == b.tensor && (a.write || b.write))
@@ -293,7 +296,7 @@ bool AuditorMachine::wait(Completion& completion) {
       staging_[i] = {};
     return true;
   }
-  for (std::uint8_t lane = 0; lane < 2; ++lane) {
+  for (std::uint8_t lane = 0; lane < lane_count; ++lane) {
     if (!lanes_[lane].empty() && lanes_[lane].front().fence == completion.fence) {
       finish_op(lane);
       return true;

@@ -21,7 +21,8 @@ namespace tencache {
 // How far each lane is in the program, which it runs again and again.
 class ProgramProgress {
  public:
-  explicit ProgramProgress(const Trace& trace);
+  // `overlaps`: ops of the communication stream have a lane of their own.
+  ProgramProgress(const Trace& trace, bool overlaps);
   // Whether this is the lane's next op; it is then taken as submitted.
   bool submit(std::uint8_t lane, OpIndex op);
   void finish(std::uint8_t lane) { ++done_[lane]; }
@@ -32,8 +33,8 @@ class ProgramProgress {
  private:
   Schedule schedule_;
   std::uint64_t op_count_;
-  std::array<std::vector<OpIndex>, 2> lane_ops_;
-  std::array<std::uint64_t, 2> submitted_{}, done_{};
+  std::array<std::vector<OpIndex>, lane_count> lane_ops_;
+  std::array<std::uint64_t, lane_count> submitted_{}, done_{};
 };
 
 class AuditorMachine final : public Machine {
@@ -46,6 +47,7 @@ class AuditorMachine final : public Machine {
   void cancel(Fence fence) override { inner_.cancel(fence); }
   bool wait(Completion& completion) override;
   Nanoseconds now() const override { return inner_.now(); }
+  bool pretends() const override { return inner_.pretends(); }
   std::string last_error() const override { return inner_.last_error(); }
   void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place, MappedFor what) override;
   void unmap(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
@@ -101,7 +103,7 @@ class AuditorMachine final : public Machine {
   };
 
   void complain(const std::string& what);
-  TierId tier_of(std::uint8_t lane) const { return spec_.tier_of(lane == 0 ? Device::gpu : Device::cpu); }
+  TierId tier_of(std::uint8_t lane) const { return spec_.tier_of(lane == cpu_lane ? Device::cpu : Device::gpu); }
   void start_op(std::uint8_t lane);
   void finish_op(std::uint8_t lane);
   void finish_copy(const RunningCopy& copy, bool done);
@@ -118,7 +120,7 @@ class AuditorMachine final : public Machine {
   const MachineSpec& spec_;
   const Trace& trace_;
   ProgramProgress progress_;
-  std::array<std::deque<RunningOp>, 2> lanes_;
+  std::array<std::deque<RunningOp>, lane_count> lanes_;
   std::map<ChunkId, Chunk> chunks_;
   std::map<Fence, RunningCopy> copies_;
   std::vector<Staged> staging_;
@@ -144,6 +146,7 @@ class TroubleMachine final : public Machine {
   }
   bool wait(Completion& completion) override;
   std::string last_error() const override { return inner_.last_error(); }
+  bool pretends() const override { return inner_.pretends(); }
   Nanoseconds now() const override { return now_ > inner_.now() ? now_ : inner_.now(); }
 
  private:

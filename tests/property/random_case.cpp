@@ -177,6 +177,15 @@ void add_optimizer(Random& random, Trace& trace, Bytes unit) {
   trace.validate();
 }
 
+// In a quarter of the cases some GPU ops are of the communication stream.
+void put_beside(std::uint64_t seed, Trace& trace) {
+  Random random(seed ^ 0x636f6d6d756e69);
+  if (!random.one_in(4)) return;
+  for (Op& op : trace.ops) {
+    if (op.device == Device::gpu && !op.placeable && random.one_in(3)) op.stream = OpStream::communication;
+  }
+}
+
 // The most that one op needs at once in a tier, and all there is.
 std::pair<Bytes, Bytes> demand(const Trace& trace) {
   const Schedule schedule(trace);
@@ -390,7 +399,8 @@ std::string RandomCase::describe() const {
   }
   for (OpIndex i = 0; i < program.trace.ops.size(); ++i) {
     const Op& op = program.trace.ops[i];
-    text << "op " << i << " " << to_string(op.device) << " " << op.duration_ns << " ns gap " << op.gap_before_ns
+    const char* const beside = op.stream == OpStream::communication ? " beside" : "";
+    text << "op " << i << " " << to_string(op.device) << beside << " " << op.duration_ns << " ns gap " << op.gap_before_ns
          << " bytes " << op.bytes << ":";
     for (const Use& use : schedule.uses(i))
       text << " " << use.tensor << (use.read ? "r" : "") << (use.write ? "w" : "");
@@ -416,6 +426,7 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   made.program.trace = random_trace(random, unit);
   Random more(seed ^ 0x6f7074696d697a65);
   if (options.optimizer) add_optimizer(more, made.program.trace, unit);
+  put_beside(seed, made.program.trace);
   Layout& layout = made.layout;
   layout.chunk_bytes = random.one_in(3)     ? 0
                        : options.real_pages ? 4 * KiB * random.between(1, 4)

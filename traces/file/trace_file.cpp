@@ -246,6 +246,9 @@ class Reader : TraceLine {
         case reorderable:
           op.reorderable = truth(value, key_name);
           break;
+        case stream:
+          op.stream = choice<OpStream>(value, key_name);
+          break;
         case rank:
           op.rank = static_cast<std::uint16_t>(number(value, key_name, 0, 0xffff));
           break;

@@ -7,8 +7,8 @@
 //           recorded_by ="", stack ="" ², tensor_count, op_count
 //   tensor  kind "tensor", id, name, bytes (1 … 1 PiB), role, persistent, stored_bytes =bytes ²
 //   op      kind "op", id, name, phase, device, module ="", duration_ns, duration_source, gap_before_ns =0, flops =0,
-//           bytes =0 (memory traffic, 0: unknown), group =-1 (none), placeable =false, reorderable =false, rank =0,
-//           rendezvous ="" (none), kernel = (unknown) ², shape ², causal =false ², attention_kernel = (unknown) ²,
+//           bytes =0 (memory traffic, 0: unknown), group =-1 (none), placeable =false, reorderable =false,
+//           stream ="compute" ², rank =0, rendezvous ="" (none), kernel = (unknown) ², shape ², causal =false ², attention_kernel = (unknown) ²,
 //           launches =1 ², step =0 ², revealed_by = (none) ², cpu_duration_ns =0 (unknown) ², reads, writes (lists of
 //           tensor ids, in access order)
 //
@@ -17,6 +17,7 @@
 //   kernel           matmul attention attention_backward elementwise norm reduction copy gather optimizer collective
 //   attention_kernel flash1 flash2 flash3 cudnn
 //   device           gpu cpu
+//   stream           compute communication
 //   duration_source  measured modelled
 //
 // Quantities are integers: bytes, nanoseconds. Ids count 0, 1, 2, … for tensors and for ops. Where the header has

@@ -71,6 +71,7 @@ class Writer {
     if (op.group >= 0) number("group", op.group);
     if (op.placeable) truth("placeable", true);
     if (op.reorderable) truth("reorderable", true);
+    if (op.stream != OpStream::compute) text("stream", to_string(op.stream));
     if (op.rank != 0) number("rank", op.rank);
     if (op.rendezvous != 0) text("rendezvous", trace_.names[op.rendezvous]);
     if (op.kernel != 0) write_kernel(trace_.kernel(op));
@@ -187,7 +188,8 @@ int format_version(const Trace& trace) {
     return !is_of_version_1(tensor.role) || has_stored_bytes(tensor);
   };
   const auto newer_op = [&](const Op& op) {
-    return !is_of_version_1(op.phase) || trace.kernel(op) != Kernel{} || trace.detail(op) != OpDetail{};
+    return !is_of_version_1(op.phase) || trace.kernel(op) != Kernel{} || trace.detail(op) != OpDetail{} ||
+           op.stream != OpStream::compute;
   };
   const bool newer = !trace.header.stack.empty() || std::ranges::any_of(trace.tensors, newer_tensor) ||
                      std::ranges::any_of(trace.ops, newer_op);

@@ -27,7 +27,7 @@ void ParameterOps::gather(const std::vector<Parameter*>& parameters, const Modul
     if (parameter->stored != none) shards_.push_back(parameter->stored);
     bytes += whole;
   }
-  collectives_.all_gather(Group::data, module, shards_, wholes_, bytes);
+  collectives_.all_gather(Group::data, module, shards_, wholes_, bytes, Overlap::kernels);
 }
 
 void ParameterOps::reduce(const std::vector<Parameter*>& parameters, const Module& module, Count index) {
@@ -67,9 +67,9 @@ void ParameterOps::reduce(const std::vector<Parameter*>& parameters, const Modul
     step_.op(op, wholes_, wholes_);
   }
   if (options_.zero == 0) {
-    collectives_.all_reduce(Group::data, module, wholes_, bytes);
+    collectives_.all_reduce(Group::data, module, wholes_, bytes, Overlap::kernels);
   } else {
-    collectives_.reduce_scatter(Group::data, module, wholes_, shards_, accumulated_, bytes);
+    collectives_.reduce_scatter(Group::data, module, wholes_, shards_, accumulated_, bytes, Overlap::kernels);
   }
 }
 

@@ -18,6 +18,8 @@ class ParameterOps {
 
   // ZeRO-3: the block's parameters from the shards of all data-parallel ranks, for as long as the block needs them.
   void gather(const std::vector<Parameter*>& parameters, const Module& module);
+  // Whether those of the next block are gathered beside the kernels of the present one.
+  bool gathers_ahead() const { return options_.zero == 3 && collectives_.overlaps(); }
   // After a block's backward pass. A tied weight is complete only when its other use is through as well.
   void finish_block(const std::vector<Parameter*>& parameters, const Module& module, Count index);
   // After the last backward pass.

@@ -72,26 +72,32 @@ Count ChunkPasses::first_trained_of(const RankModel& model) {
 void ChunkPasses::forward(Count chunk, const MicroBatch& batch, ChunkState& state) {
   step_.phase = Phase::forward;
   const ModelDescription& model = options_.model;
+  const LayerRange range = model_.chunks[chunk];
+  // What the next block reads is gathered beside the kernels of the present one.
+  const bool ahead = parameters_.gathers_ahead();
+  const auto gather = [this](const auto& block) { parameters_.gather(block.parameters, block.module); };
   if (begins_model(chunk)) {
     const Bytes pixels = model.channels * model.image_size * model.image_size * step_.element_bytes();
     const bool images = facts_of(model.family).images;
     const TensorId ids = step_.persistent(images ? "pixel_values" : "input_ids",
                                           images ? batch.sequences * pixels : batch.tokens() * 8, Role::input);
-    parameters_.gather(model_.embedding.parameters, model_.embedding.module);
+    gather(model_.embedding);
+    if (ahead) gather(model_.layers[range.begin]);
     state.input = embedding_.forward(model_.embedding, batch, ids, state.embedding);
   }
-  const LayerRange range = model_.chunks[chunk];
   state.layers.assign(range.end - range.begin, {});
   TensorId x = state.input;
   for (Count i = range.begin; i < range.end; ++i) {
-    parameters_.gather(model_.layers[i].parameters, model_.layers[i].module);
+    if (!ahead || (i == range.begin && !begins_model(chunk))) gather(model_.layers[i]);
+    if (ahead && i + 1 < range.end) gather(model_.layers[i + 1]);
+    if (ahead && i + 1 == range.end && ends_model(chunk)) gather(model_.head);
     x = layers_.forward(model_.layers[i], batch, x, state.layers[i - range.begin]);
   }
   state.output = x;
   if (ends_model(chunk)) {
     const Count labels = options_.head == Head::language_model ? batch.tokens() : batch.sequences;
     const TensorId label_ids = options_.loss ? step_.persistent("labels", labels * 8, Role::input) : TensorId{none};
-    parameters_.gather(model_.head.parameters, model_.head.module);
+    if (!ahead) gather(model_.head);
     head_.forward(model_.head, batch, x, label_ids, state.head);
   }
   if (options_.forward_only) state.layers = {};
@@ -109,14 +115,19 @@ void ChunkPasses::backward(Count chunk, const MicroBatch& batch, ChunkState& sta
   const bool gradient_reaches_input = !begins_model(chunk) || embedding_trained_;
   layers_.begin_backward();
   const Count last = gradient_reaches_input ? range.begin : std::max(range.begin, first_trained_);
+  const bool gathers_embedding = begins_model(chunk) && gradient_reaches_input;
+  const bool ahead = parameters_.gathers_ahead() && last < range.end;
+  const auto gather = [this](const auto& block) { parameters_.gather(block.parameters, block.module); };
   for (Count i = range.end; i-- > last;) {
     Layer& layer = model_.layers[i];
-    parameters_.gather(layer.parameters, layer.module);
+    if (!ahead || i + 1 == range.end) gather(layer);
+    if (ahead && i > last) gather(model_.layers[i - 1]);
+    if (ahead && i == last && gathers_embedding) gather(model_.embedding);
     dy = layers_.backward(layer, batch, state.layers[i - range.begin], dy, i > last || gradient_reaches_input);
     parameters_.finish_block(layer.parameters, layer.module, batch.index);
   }
-  if (begins_model(chunk) && gradient_reaches_input) {
-    parameters_.gather(model_.embedding.parameters, model_.embedding.module);
+  if (gathers_embedding) {
+    if (!ahead) gather(model_.embedding);
     embedding_.backward(model_.embedding, batch, state.embedding, dy);
     parameters_.finish_block(model_.embedding.parameters, model_.embedding.module, batch.index);
   }

@@ -139,6 +139,7 @@ PlacedOps place_on_cpu(Trace& trace, const Policy& policy, const MachineSpec& ma
   for (OpIndex index = 0; index < trace.ops.size(); ++index) {
     Op& op = trace.ops[index];
     if (op.device == Device::cpu || devices[index] != Device::cpu || !movable(op)) continue;
+    if (op.stream == OpStream::communication) continue;
     ++placed.count;
     placed.before_ns += op.duration_ns;
     op.device = Device::cpu;

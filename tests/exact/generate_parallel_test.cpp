@@ -341,5 +341,66 @@ TEST(GeneratedRanks, AlternateForwardAndBackward) {
   }
 }
 
+// Of what a software overlaps with kernels, a share is exposed and the rest an op beside them, together as long as
+// serial; tensors of the second part are those of the first.
+TEST(GeneratedCollectives, ArePutBesideKernelsInPart) {
+  GenerateOptions options = small("gpt2");
+  options.model.layers = 2;
+  options.data_parallel = 2;
+  const auto times = [&](Communication communication, double exposed) {
+    options.communication = communication;
+    options.stack_figures.exposed[static_cast<std::size_t>(communication)] = exposed;
+    std::array<Nanoseconds, 2> sums{};
+    const Trace trace = generate(options);
+    for (OpIndex i = 0; i < trace.ops.size(); ++i) {
+      const Op& op = trace.ops[i];
+      if (trace.name(op) != "all_reduce" || op.phase != Phase::backward) continue;
+      const bool beside = op.stream == OpStream::communication;
+      sums[beside ? 1 : 0] += op.duration_ns;
+      EXPECT_EQ(op.rendezvous != 0, !beside || exposed == 0);
+      if (!beside || exposed == 0) continue;
+      const auto before = trace.writes(trace.ops[i - 1]), now = trace.writes(op);
+      EXPECT_TRUE(std::equal(before.begin(), before.end(), now.begin(), now.end()));
+    }
+    return sums;
+  };
+  const auto serial = times(Communication::serial, 1), part = times(Communication::ddp, 0.25),
+             hidden = times(Communication::ddp, 0);
+  EXPECT_EQ(serial[1], 0);
+  EXPECT_EQ(part[0] + part[1], serial[0]);
+  EXPECT_NEAR(static_cast<double>(part[0]), 0.25 * static_cast<double>(serial[0]), 20);
+  EXPECT_EQ(hidden[1], serial[0]);
+  EXPECT_EQ(hidden[0], 0);
+}
+
+// Under ZeRO-3 a layer's parameters are gathered before the kernels of the block in front of it.
+TEST(GeneratedCollectives, GatherAhead) {
+  GenerateOptions options = small("gpt2");
+  options.model.layers = 2;
+  options.data_parallel = 2;
+  options.zero = 3;
+  const auto order = [&](Communication communication) {
+    options.communication = communication;
+    options.stack_figures.exposed[static_cast<std::size_t>(communication)] =
+        communication == Communication::serial ? 1 : 0;
+    const Trace trace = generate(options);
+    std::string text;
+    for (const Op& op : trace.ops) {
+      if (op.phase != Phase::forward || op.rank != 0) continue;
+      const std::string module(trace.module(op));
+      const std::string block = module.find("h.0") != module.npos                ? "0"
+                                : module.find("h.1") != module.npos              ? "1"
+                                : trace.name(op) == "all_gather" && text.empty() ? "e"
+                                : trace.name(op) == "all_gather"                 ? "h"
+                                                                                 : "";
+      if (trace.name(op) == "all_gather") text += "g" + block + " ";
+      if (trace.name(op) == "flash_attention") text += "a" + block + " ";
+    }
+    return text;
+  };
+  EXPECT_EQ(order(Communication::serial), "ge g0 a0 g1 a1 gh ");
+  EXPECT_EQ(order(Communication::fsdp), "ge g0 g1 a0 gh a1 ");
+}
+
 }  // namespace
 }  // namespace tencache

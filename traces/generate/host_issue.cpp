@@ -16,7 +16,7 @@ void issue(Trace& trace, Nanoseconds launch_ns) {
     Clocks& clocks = ranks[op.rank];
     clocks.host += launch_ns * trace.kernel(op).launches;
     op.gap_before_ns = std::max<Nanoseconds>(clocks.host - clocks.gpu, 0);
-    clocks.gpu += op.gap_before_ns + op.duration_ns;
+    clocks.gpu += op.occupied_ns();
   }
 }
 

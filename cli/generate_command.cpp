@@ -31,7 +31,7 @@ std::string summary_text(const std::string& output, const GenerateOptions& optio
     text += fmt::format("    {:<16} {}, {}\n", to_string(static_cast<Role>(role)), tensors.count,
                         format_bytes(tensors.bytes));
   }
-  const char* const unit = options.forward_only ? "forward pass" : "step";
+  const char* const unit = options.generation ? "block" : options.forward_only ? "forward pass" : "step";
   const auto mean = [ranks](Nanoseconds sum) { return format_duration(sum / static_cast<Nanoseconds>(ranks)); };
   text += fmt::format("  modelled   {} a {} on {}{}, with unlimited memory\n",
                       mean(summary.all_ops.duration_ns - summary.beside_ns + summary.gap_ns), unit, options.gpu.name,

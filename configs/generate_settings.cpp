@@ -15,6 +15,7 @@
 #include "core/parse_number.h"
 #include "core/shell_words.h"
 #include "core/text.h"
+#include "core/units.h"
 #include "traces/generate/generate.h"
 
 namespace tencache {
@@ -64,6 +65,7 @@ class Values {
     return given != nullptr ? *given : find_option(name)->standard;
   }
   std::int64_t whole(const char* name) const { return whole_number_of(text(name)).value_or(0); }
+  bool given(const char* name) const { return find(name) != nullptr; }
   double real(const char* name) const { return parse_number(text(name)).value_or(0); }
   bool flag(const char* name) const { return text(name) == "true"; }
   // As a shell takes it, for `reproduce`.
@@ -90,7 +92,7 @@ class Values {
 };
 
 // "512,128" as numbers.
-std::vector<std::uint64_t> parse_lengths(const std::string& text) {
+std::vector<std::uint64_t> parse_lengths(const std::string& text, const std::string& option = "seq") {
   std::vector<std::uint64_t> lengths;
   std::stringstream stream(text);
   for (std::string item; std::getline(stream, item, ',');) {
@@ -102,7 +104,7 @@ std::vector<std::uint64_t> parse_lengths(const std::string& text) {
       used = 0;
     }
     if (item.empty() || used != item.size() || length == 0) {
-      throw Error("--seq: '" + text +
+      throw Error("--" + option + ": '" + text +
                   "' is no list of lengths; write 512, or 512,128,300 with one for each micro-batch");
     }
     lengths.push_back(length);
@@ -151,6 +153,54 @@ std::vector<std::string> split(const std::string& text) {
   std::stringstream stream(text);
   for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
   return items;
+}
+
+// "48x3": requests of a micro-batch, and micro-batches.
+std::pair<std::uint64_t, std::uint64_t> parse_block(const std::string& text) {
+  const std::size_t by = text.find('x');
+  const std::optional<std::int64_t> requests = whole_number_of(text.substr(0, by));
+  const std::optional<std::int64_t> batches = by == text.npos ? 1 : whole_number_of(text.substr(by + 1));
+  if (!requests || !batches || *requests < 1 || *batches < 1 || *requests > (1 << 20) || *batches > (1 << 20)) {
+    throw Error("--block: '" + text + "' is no block; write 48x3, the requests of a micro-batch and how many of these");
+  }
+  return {static_cast<std::uint64_t>(*requests), static_cast<std::uint64_t>(*batches)};
+}
+
+// Of a generation. What only training or a single pass has is refused.
+void set_generation(const Values& values, GenerateOptions& options) {
+  for (const char* name :
+       {"batch", "micro-batches", "seq", "seq-distribution", "forward-only", "recompute", "optimizer"}) {
+    if (values.given(name)) {
+      throw Error(fmt::format("--{} is not for --new-tokens; a generation takes --prompt and --block", name));
+    }
+  }
+  if (!values.given("prompt")) throw Error("--prompt is missing: tokens of a prompt, such as 512");
+  TextGeneration generation;
+  const std::int64_t tokens = values.whole("new-tokens");
+  if (tokens < 1 || tokens > (1 << 24)) throw Error(fmt::format("--new-tokens: {} is not between 1 and 2^24", tokens));
+  generation.new_tokens = static_cast<std::uint64_t>(tokens);
+  generation.order = choose<BlockOrder>("order", values.text("order"));
+  const std::string page = values.text("kv-page");
+  if (page == "whole") {
+    generation.page_tokens = 0;
+  } else if (const std::optional<std::int64_t> count = whole_number_of(page); count && *count > 0) {
+    generation.page_tokens = static_cast<std::uint64_t>(*count);
+  } else {
+    try {
+      generation.page_bytes = parse_bytes(page);
+    } catch (const Error&) {
+      generation.page_bytes = 0;
+    }
+    if (generation.page_bytes == 0) {
+      throw Error("--kv-page: '" + page + "' is neither a number of tokens, nor a size such as 2MiB, nor whole");
+    }
+  }
+  const auto [requests, batches] = parse_block(values.text("block"));
+  options.batch = requests * batches;
+  options.micro_batches = batches;
+  options.sequence_lengths = parse_lengths(values.text("prompt"), "prompt");
+  options.forward_only = true;
+  options.generation = generation;
 }
 
 GenerateOptions options_of(const Values& values, const ModelDescription* model) {
@@ -247,6 +297,14 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   } else if (!values.text("seq").empty()) {
     options.sequence_lengths = parse_lengths(values.text("seq"));
   }
+  if (!values.given("batch") && !values.given("new-tokens")) throw Error("--batch is required");
+  if (values.given("new-tokens")) {
+    set_generation(values, options);
+  } else {
+    for (const char* name : {"prompt", "block", "order", "kv-page"}) {
+      if (values.given(name)) throw Error(fmt::format("--{} belongs to a generation; give --new-tokens as well", name));
+    }
+  }
   options.clip = choose<Clip>("clip", values.text("clip"));
   const std::string gradients = values.text("gradients");
   if (gradients != "freed" && gradients != "kept") {
@@ -291,8 +349,7 @@ const std::vector<GenerateOption>& generate_options() {
        .required = true},
       {.name = "batch",
        .type = Type::whole,
-       .help = "Sequences an iteration, over all ranks and micro-batches",
-       .required = true},
+       .help = "Sequences an iteration, over all ranks and micro-batches; required but for --new-tokens"},
       {.name = "seq", .type = Type::text, .help = "Tokens a sequence; or a list, one length for each micro-batch"},
       {.name = "seq-distribution",
        .type = Type::text,
@@ -363,6 +420,25 @@ const std::vector<GenerateOption>& generate_options() {
        .type = Type::flag,
        .help = "Generate the forward pass alone, as for evaluation: no gradients, optimizer or kept activations "
                "(default: a training step)"},
+      {.name = "new-tokens",
+       .type = Type::whole,
+       .help = "Generate a text generation: so many tokens after each prompt; the block of requests is the iteration"},
+      {.name = "prompt",
+       .type = Type::text,
+       .help = "Tokens of a prompt; or a list, one length for each micro-batch (with --new-tokens)"},
+      {.name = "block",
+       .type = Type::text,
+       .help = "48x3: requests of a micro-batch, and micro-batches (with --new-tokens)",
+       .standard = "1x1"},
+      {.name = "order",
+       .type = Type::text,
+       .help = "row: each micro-batch to its last token; zigzag: all of them through a layer before the next one "
+               "(with --new-tokens)",
+       .standard = "row"},
+      {.name = "kv-page",
+       .type = Type::text,
+       .help = "What the KV cache grows by: tokens, a size such as 2MiB (of a request's keys in a layer), or whole",
+       .standard = "16"},
       {.name = "communication",
        .type = Type::text,
        .help = "Software between data-parallel ranks, which hides part of its collectives: " +
@@ -432,7 +508,7 @@ std::vector<std::string> generate_option_names() {
 std::string refused_text(const GenerateOption& option, const std::string& text) {
   const std::string_view name = option.name;
   if (option.type == Type::whole && !whole_number_of(text)) {
-    return "'" + text + "' is not a whole number" + (option.required ? " from 1" : "");
+    return "'" + text + "' is not a whole number" + (name == "batch" ? " from 1" : "");
   }
   if (option.type == Type::real && !parse_number(text)) return "'" + text + "' is not a number";
   if (option.type == Type::flag && text != "true" && text != "false") return "'" + text + "' is neither true nor false";

@@ -99,6 +99,23 @@ TEST_F(GenerateCommand, RecordsAForwardPassAsItWasAskedFor) {
   EXPECT_EQ(info.code, 0) << info.err;
 }
 
+TEST_F(GenerateCommand, RecordsAGeneration) {
+  const std::string words = "--model gpt2 --new-tokens 3 --prompt 16 --block 2x2 --order zigzag --kv-page 2MiB";
+  const InProcessAnswer answer = run(words + " -o " + path("g.trace.jsonl"));
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  EXPECT_THAT(answer.out, HasSubstr("a block on h100"));
+  const Trace trace = read_trace(path("g.trace.jsonl"));
+  EXPECT_EQ(trace.header.tokens_per_iteration(), 12u);
+  const Trace same = generate_trace(generate_settings_of(trace.header.recorded_by).value());
+  EXPECT_EQ(same.ops.size(), trace.ops.size());
+  expect_refused("--model gpt2 --new-tokens 3 --prompt 16 --block 2by2", "--block: '2by2' is no block; write 48x3");
+  expect_refused("--model gpt2 --new-tokens 3 --prompt 16 --kv-page big", "--kv-page: 'big' is neither a number");
+  expect_refused("--model gpt2 --new-tokens 3 --prompt 16 --batch 2", "--batch is not for --new-tokens");
+  expect_refused("--model gpt2 --new-tokens 3", "--prompt is missing: tokens of a prompt");
+  expect_refused("--model gpt2 --batch 1 --seq 16 --order zigzag", "--order belongs to a generation");
+  expect_refused("--model gpt2 --new-tokens 3 --prompt 16,x", "--prompt: '16,x' is no list of lengths");
+}
+
 TEST_F(GenerateCommand, PrintsOneDocumentWithJson) {
   const InProcessAnswer answer = run("--model bert-base-uncased --batch 2 --seq 16 --json -o " + path("b.trace.jsonl"));
   ASSERT_EQ(answer.code, 0) << answer.err;

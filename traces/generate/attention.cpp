@@ -1,5 +1,8 @@
 #include "traces/generate/attention.h"
 
+#include <string>
+#include <vector>
+
 namespace tencache::generator {
 
 TensorId AttentionOps::forward(Layer& layer, const MicroBatch& micro, TensorId x, AttentionState& state) {
@@ -16,7 +19,12 @@ TensorId AttentionOps::forward(Layer& layer, const MicroBatch& micro, TensorId x
     state.k = norm(rank_, layer.key_norm, state.k, tokens * rank_.key_value_heads, state.key_norm);
   }
   if (rank_.rotary) rotate(layer.attention_module, tokens, state);
-  core_forward(layer, micro, state, state.core);
+  if (micro.cache != nullptr) write_cache(layer.attention_module, micro, state);
+  if (micro.cache != nullptr && micro.length == 1) {
+    state.core.context = attend_cache(layer.attention_module, micro, state.q);
+  } else {
+    core_forward(layer, micro, state, state.core);
+  }
   const TensorId y = linears_.linear(layer.attention_output, state.core.context, tokens, state.output);
   if (!linears_.taken()) rank_.collectives.all_reduce(Group::tensor, layer.attention_module, y);
   return y;
@@ -47,6 +55,41 @@ Cost AttentionOps::flash(KernelKind kind, const MicroBatch& micro) const {
                      .shape = {micro.sequences, rank_.heads, rank_.key_value_heads, micro.length, micro.length,
                                model_.head_dimension}},
           .flops = kind == KernelKind::attention ? product : 5 * product / 2};
+}
+
+void AttentionOps::write_cache(const Module& module, const MicroBatch& micro, const AttentionState& qkv) {
+  KvCache& cache = *micro.cache;
+  const Count width = 2 * rank_.key_value_heads * model_.head_dimension;  // of a token, keys and values
+  TensorId before = none;
+  if (cache.tokens + micro.length > cache.room) {
+    const Count missing = cache.tokens + micro.length - cache.room;
+    const Count more = (missing + micro.piece_tokens - 1) / micro.piece_tokens * micro.piece_tokens;
+    cache.pieces.push_back(step_.tensor(module, "kv." + std::to_string(cache.pieces.size()),
+                                        micro.sequences * more * width * step_.element_bytes(), Role::kv_cache));
+    cache.room += more;
+  } else {
+    before = cache.pieces.back();
+  }
+  cache.tokens += micro.length;
+  const Bytes moved = 2 * micro.tokens() * width * step_.element_bytes();
+  step_.op("kv_write", module, {.kernel = {.kind = KernelKind::copy}, .bytes = moved}, {qkv.k, qkv.v, before},
+           {cache.pieces.back()});
+}
+
+TensorId AttentionOps::attend_cache(const Module& module, const MicroBatch& micro, TensorId q) {
+  const KvCache& cache = *micro.cache;
+  const Count dimension = model_.head_dimension, keys = micro.sequences * cache.tokens;
+  const TensorId context = step_.activation(module, "context", micro.sequences * rank_.heads * dimension);
+  const Cost cost{
+      .kernel = {.kind = KernelKind::attention,
+                 .attention = step_.options.attention_kernel,
+                 .shape = {micro.sequences, rank_.heads, rank_.key_value_heads, 1, cache.tokens, dimension}},
+      .flops = 4 * keys * rank_.heads * dimension,
+      .bytes = 2 * (keys * rank_.key_value_heads + micro.sequences * rank_.heads) * dimension * step_.element_bytes()};
+  std::vector<TensorId> reads = cache.pieces;
+  reads.push_back(q);
+  step_.op("decode_attention", module, cost, std::span<const TensorId>(reads), std::span<const TensorId>(&context, 1));
+  return context;
 }
 
 void AttentionOps::core_forward(Layer& layer, const MicroBatch& micro, const AttentionState& qkv,

@@ -77,10 +77,20 @@ struct RankModel {
   ModelHead head;
 };
 
+// Keys and values of a micro-batch's tokens in one layer.
+struct KvCache {
+  std::vector<TensorId> pieces;
+  Count tokens = 0;  // of each sequence that are in it
+  Count room = 0;    // that the pieces have, `tokens` among them
+};
+
 // One micro-batch.
 struct MicroBatch {
   Count index = 0;
   Count sequences = 0, length = 0;  // of this rank
+  // Of the layer that runs, in a generation; else null. Its tokens' keys and values are added to it.
+  KvCache* cache = nullptr;
+  Count piece_tokens = 0;  // of a new piece of it
   Count tokens() const { return sequences * length; }
 };
 

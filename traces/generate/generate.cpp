@@ -149,7 +149,8 @@ void check_size(const GenerateOptions& o) {
         "the iteration takes more floating-point operations than a trace can hold (2^61); take a smaller --batch "
         "or shorter --seq");
   }
-  const double ops = 25 * real(m.layers) * real(o.micro_batches) * real(o.data_parallel * o.tensor_parallel) *
+  const double steps = o.generation ? real(o.generation->new_tokens) : 1;
+  const double ops = 25 * steps * real(m.layers) * real(o.micro_batches) * real(o.data_parallel * o.tensor_parallel) *
                      (m.experts != 0 ? real(m.experts) : 1);
   if (ops > most_ops) {
     throw Error("--micro-batches: the trace would have more than " + number(static_cast<std::uint64_t>(most_ops)) +
@@ -202,6 +203,30 @@ void check_forward_only(const GenerateOptions& o) {
   }
 }
 
+void check_generation(const GenerateOptions& o) {
+  if (!o.generation) return;
+  check_at_least_one("new-tokens", o.generation->new_tokens);
+  if (!facts_of(o.model.family).causal) refuse("new-tokens", o.model.name + " generates no text; take a decoder");
+  if (o.head != Head::language_model) refuse("head", "a generation needs lm");
+  if (o.model.experts != 0) {
+    refuse("new-tokens", "routing of " + o.model.name + "'s experts is not modelled yet; take a dense model");
+  }
+  if (o.data_parallel > 1 || o.pipeline_parallel > 1) {
+    refuse(o.data_parallel > 1 ? "data-parallel" : "pipeline-parallel",
+           "a generation runs on tensor-parallel ranks only; replicas are runs of their own");
+  }
+  if (o.lora_rank != 0) refuse("lora-rank", "is for training; leave it out with --new-tokens");
+  if (o.loss) refuse("loss", "a generation has none; leave it out with --new-tokens");
+  for (const std::uint64_t prompt : o.sequence_lengths) {
+    const std::uint64_t longest = o.model.max_sequence != 0 ? o.model.max_sequence : 1u << 24;
+    if (prompt + o.generation->new_tokens > longest) {
+      refuse("new-tokens", "a prompt of " + number(prompt) + " and " + number(o.generation->new_tokens) +
+                               " new tokens are longer than the " + number(longest) + " that " + o.model.name +
+                               " takes");
+    }
+  }
+}
+
 void check(const GenerateOptions& o) {
   if (const std::string problem = problem_of(o.model); !problem.empty()) {
     throw Error("model " + o.model.name + ": " + problem);
@@ -223,6 +248,7 @@ void check(const GenerateOptions& o) {
   check_trained(o);
   check_optimizer(o);
   check_forward_only(o);
+  check_generation(o);
   check_size(o);
   check_at_least_one("sub-group", o.sub_group);
   if (o.launch_gap_ns && *o.launch_gap_ns < 0) refuse("launch-gap", "is negative");
@@ -275,7 +301,8 @@ Trace generate(const GenerateOptions& given) {
   header.model = options.model.name;
   header.batch = options.batch;
   const std::uint64_t lengths = options.sequence_lengths.size();
-  header.sequence_length = (length_sum + lengths / 2) / lengths;  // the mean
+  // The mean; of a generation, what comes out of it.
+  header.sequence_length = options.generation ? options.generation->new_tokens : (length_sum + lengths / 2) / lengths;
   header.precision = to_string(options.precision);
   header.hardware = "modelled: " + options.gpu.name;
   header.recorded_by = options.command;

@@ -98,6 +98,24 @@ struct StackFigures {
   std::vector<Fact> facts;
 };
 
+// In which order the micro-batches of a block of requests run: row, one after the other, each to its last token;
+// zigzag, all of them through a layer before the next layer, and through all layers before the next token, so that
+// weights come once for all of them (FlexGen, Sheng et al. 2023, section 4.1).
+enum class BlockOrder : std::uint8_t { row, zigzag };
+template <>
+inline constexpr auto enum_texts<BlockOrder> = std::to_array<std::string_view>({"row", "zigzag"});
+
+// Text generation: one block of requests, from their prompts to their last tokens, is the iteration; the next iteration
+// is the next block. Its micro-batches are GenerateOptions::micro_batches, prompts its sequence_lengths.
+struct TextGeneration {
+  std::uint64_t new_tokens = 1;  // of each request; the first comes out of the prompt
+  BlockOrder order = BlockOrder::row;
+  // Keys and values of so many tokens lie in one piece; the prompt's pieces are one tensor. 0: those of a request's
+  // whole length do. `page_bytes`, if not 0, gives it in bytes of one request's keys in one layer.
+  std::uint64_t page_tokens = 16;
+  Bytes page_bytes = 0;
+};
+
 struct GenerateOptions {
   ModelDescription model;
   GpuSpec gpu;
@@ -128,6 +146,7 @@ struct GenerateOptions {
   // Only the forward passes of the micro-batches, as for evaluation: no gradients, optimizer, dropout or activations
   // kept, and a loss only if `loss` is set.
   bool forward_only = false;
+  std::optional<TextGeneration> generation;  // in place of a training step; `forward_only` is then set, too
 
   Clip clip = Clip::on;
   Update update = Update::after;

@@ -6,12 +6,13 @@
 namespace tencache::generator {
 
 Count HeadOps::rows_of(const MicroBatch& micro) const {
+  if (step_.options.generation) return micro.sequences;
   if (step_.options.head != Head::language_model) return rank_.causal ? micro.tokens() : micro.sequences;
   const double share = step_.options.predicted_tokens;
   return std::max<Count>(1, static_cast<Count>(std::llround(share * static_cast<double>(micro.tokens()))));
 }
 
-void HeadOps::forward(ModelHead& head, const MicroBatch& micro, TensorId x, TensorId labels, HeadState& state) {
+TensorId HeadOps::forward(ModelHead& head, const MicroBatch& micro, TensorId x, TensorId labels, HeadState& state) {
   state.labels = labels;
   const Count tokens = micro.tokens(), rows = rows_of(micro);
   const bool language_model = step_.options.head == Head::language_model;
@@ -32,12 +33,13 @@ void HeadOps::forward(ModelHead& head, const MicroBatch& micro, TensorId x, Tens
     if (head.transform_norm) x = norm(rank_, head.transform_norm, x, rows, state.transform_norm);
   }
   const TensorId logits = linears_.linear(head.output, x, rows, state.output);
-  if (!step_.options.loss) return;
+  if (!step_.options.loss) return logits;
   const Phase phase = step_.phase;
   step_.phase = Phase::loss;
   // Decoders classify by the last token, the others' scores are not looked at.
   cross_entropy(head, language_model ? rows : micro.sequences, logits, state);
   step_.phase = phase;
+  return logits;
 }
 
 // What the loss keeps: full the logarithms of all probabilities (decoders in fp32, BERT in the model's precision), the

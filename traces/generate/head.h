@@ -20,13 +20,13 @@ class HeadOps {
   HeadOps(const RankContext& rank, LinearOps& linears)
       : rank_(rank), step_(rank.step), kernels_(rank.kernels), linears_(linears) {}
 
-  // Up to the loss, or to the logits where the options have none.
-  void forward(ModelHead& head, const MicroBatch& micro, TensorId x, TensorId labels, HeadState& state);
+  // Up to the loss, or to the logits where the options have none. Returns the logits.
+  TensorId forward(ModelHead& head, const MicroBatch& micro, TensorId x, TensorId labels, HeadState& state);
   TensorId backward(ModelHead& head, const MicroBatch& micro, const HeadState& state);
 
  private:
-  // Rows that the head computes: every token, those that are predicted, or one of a sequence (the class token, or what
-  // BERT's pooler takes).
+  // Rows that the head computes: every token, those that are predicted, or one of a sequence (the class token, what
+  // BERT's pooler takes, or the last token that a generation goes on from).
   Count rows_of(const MicroBatch& micro) const;
   // Picks or spreads rows of a matrix.
   Cost moved(Count rows, Count width) const {

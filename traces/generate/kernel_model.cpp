@@ -155,6 +155,9 @@ double KernelModel::attention_seconds(const Kernel& kernel, double flops, double
     const double share = c == nullptr ? gpu_.kernels.matmul.share : c->share;
     return start_of(kernel.kind) * 1e-9 + std::max(flops / (peak_ * share), traffic);
   }
+  // One query looks at each key once: kernels for it split the keys over the processors and wait for memory alone
+  // (Flash-Decoding, Dao et al. 2023).
+  if (queries == 1) return c->start_ns * 1e-9 + traffic / c->memory_share;
   const double blocks = std::ceil(queries / attention_block);
   const double processors = static_cast<double>(gpu_.multiprocessors);
   // Keys that the blocks of a head look at; the causal ones only their own and earlier ones.

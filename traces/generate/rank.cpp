@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "traces/generate/embedding.h"
+#include "traces/generate/generation.h"
 #include "traces/generate/head.h"
 #include "traces/generate/layers.h"
 #include "traces/generate/parameters.h"
@@ -151,6 +152,10 @@ class RankProgram {
         states_(options.pipeline_chunks * options.micro_batches) {}
 
   void run() {
+    if (options_.generation) {
+      GenerationPasses(step_, collectives_, model_).run(progress_);
+      return;
+    }
     for (const PipelineAction& action : pipeline_schedule(plan_, position_.stage)) {
       switch (action.kind) {
         case PipelineAction::Kind::forward:

@@ -66,6 +66,7 @@ void Step::op(std::string_view name, const Module& module, Cost cost, std::span<
 void Step::op(Op op, std::span<const TensorId> reads, std::span<const TensorId> writes) {
   op.phase = phase;
   op.rank = rank_;
+  op.detail = detail_;
   trace_.add_op(op, reads, writes);
 }
 

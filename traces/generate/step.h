@@ -103,6 +103,12 @@ class Step {
   Bytes element_bytes() const { return element_; }
   Bytes gradient_element_bytes() const { return gradient_element_; }
 
+  // Ops from now on belong to this step of a generation: 0, the prompt; then one for each token after the first.
+  void begin_step(std::uint32_t number) {
+    phase = number == 0 ? Phase::prefill : Phase::decode;
+    detail_ = trace_.add_detail({.step = number});
+  }
+
   const GenerateOptions& options;
   Phase phase = Phase::forward;
 
@@ -112,6 +118,7 @@ class Step {
   std::uint16_t rank_;
   Bytes element_, gradient_element_;
   bool keep_gradients_;
+  std::uint32_t detail_ = 0;            // of ops
   std::vector<Nanoseconds> matmul_ns_;  // by kernel; 0: not asked for yet
   std::string name_;                    // reused
   std::vector<TensorId> reads_, writes_;

@@ -1,0 +1,45 @@
+// Inside the generator: a block of requests, from their prompts to their last tokens.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "traces/generate/embedding.h"
+#include "traces/generate/head.h"
+#include "traces/generate/layers.h"
+
+namespace tencache::generator {
+
+class GenerationPasses {
+ public:
+  // The options have a generation. All must outlive this object.
+  GenerationPasses(Step& step, Collectives& collectives, RankModel& model);
+
+  void run(const std::function<void(double share)>& progress);
+
+ private:
+  // What a micro-batch carries from one op to the next.
+  struct Request {
+    TensorId ids = none;  // of the prompt, then of the token that came last
+    TensorId x = none;
+    std::vector<KvCache> caches;  // by layer
+  };
+
+  MicroBatch micro(Count index, Count step) const;
+  void embed(Count index, Count step);
+  void layer(Count number, Count index, Count step);
+  void head(Count index, Count step);
+
+  const GenerateOptions& options_;
+  const TextGeneration& generation_;
+  Step& step_;
+  RankModel& model_;
+  RankContext context_;
+  LinearOps linears_;
+  EmbeddingOps embedding_;
+  LayerOps layers_;
+  HeadOps head_;
+  std::vector<Request> requests_;  // by micro-batch
+};
+
+}  // namespace tencache::generator

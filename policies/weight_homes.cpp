@@ -1,0 +1,79 @@
+#include "policies/weight_homes.h"
+
+#include <algorithm>
+#include <array>
+
+#include "policies/layers.h"
+
+namespace tencache {
+namespace {
+
+// Calls visit(first tensor, past the last one, bytes, whether it is a layer) for each module's run of weights.
+template <typename Visit>
+void for_modules(const Trace& trace, Visit visit) {
+  const auto is_weight = [&](TensorId id) { return trace.tensors[id].role == Role::parameter; };
+  for (TensorId begin = 0; begin < trace.tensors.size();) {
+    if (!is_weight(begin)) {
+      ++begin;
+      continue;
+    }
+    const std::string_view name = trace.name(trace.tensors[begin]);
+    const std::string_view module = layer_of_module(name);
+    Bytes bytes = 0;
+    TensorId end = begin;
+    for (; end < trace.tensors.size() && is_weight(end); ++end) {
+      if (layer_of_module(trace.name(trace.tensors[end])) != module) break;
+      bytes += trace.tensors[end].bytes;
+    }
+    visit(begin, end, bytes, module.size() < name.size());
+    begin = end;
+  }
+}
+
+}  // namespace
+
+Bytes largest_module(const Trace& trace) {
+  Bytes largest = 0;
+  for_modules(trace, [&](TensorId, TensorId, Bytes bytes, bool) { largest = std::max(largest, bytes); });
+  return largest;
+}
+
+Bytes largest_layer_weight(const Trace& trace) {
+  Bytes largest = 0;
+  for_modules(trace, [&](TensorId begin, TensorId end, Bytes, bool is_layer) {
+    for (TensorId id = begin; is_layer && id < end; ++id) largest = std::max(largest, trace.tensors[id].bytes);
+  });
+  return largest;
+}
+
+WeightHomes::WeightHomes(const Trace& trace, std::span<const Bytes> bytes, Mapped mapped)
+    : tiers_(trace.tensors.size(), no_tier) {
+  std::size_t tier = 0;
+  Bytes used = 0;
+  for_modules(trace, [&](TensorId begin, TensorId end, Bytes module, bool is_layer) {
+    TierId home = 0;
+    if (is_layer || mapped == Mapped::all) {
+      // The slowest takes what is left; that it is too small shows when the run begins.
+      while (tier + 1 < bytes.size() && used + module > bytes[tier]) {
+        ++tier;
+        used = 0;
+      }
+      used += module;
+      home = static_cast<TierId>(tier);
+    }
+    std::fill(tiers_.begin() + begin, tiers_.begin() + end, home);
+  });
+}
+
+std::vector<std::uint8_t> WeightHomes::start(const Trace& trace, Bytes chunk_bytes) const {
+  std::vector<std::uint8_t> start;
+  for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
+    const Bytes bytes = trace.tensors[tensor].bytes;
+    const Bytes chunks = chunk_bytes == 0 ? 1 : (bytes + chunk_bytes - 1) / chunk_bytes;
+    const TierId home = of(tensor);
+    start.insert(start.end(), chunks, home == no_tier ? std::uint8_t{0} : static_cast<std::uint8_t>(1u << home));
+  }
+  return start;
+}
+
+}  // namespace tencache

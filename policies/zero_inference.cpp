@@ -1,0 +1,104 @@
+// zero-inference: all weights live in CPU memory, or on storage, and stream through the GPU layer by layer, a bounded
+// number of bytes ahead. DeepSpeed's ZeRO-Inference (Aminabadi et al., SC'22, "DeepSpeed Inference", section 5;
+// DeepSpeedExamples, inference/huggingface/zero_inference).
+//
+// 1. weights=cpu: all in CPU memory. weights=nvme: all on storage, read through CPU memory.
+// 2. When a kernel is issued, the weights of those behind it are fetched in their order, as long as what is on its way
+//    or waits on the GPU is less than `bucket`. What a kernel still lacks it waits for.
+// 3. A kernel's weights are freed after it, as no other of the same pass reads them.
+// 4. Nothing else moves: the KV cache stays on the GPU, and what does not fit there is out of memory.
+//
+// `bucket` is DeepSpeed's stage3_prefetch_bucket_size, two matrices of the model's width in its examples: by default as
+// large as the largest weight of a layer.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "policies/classic.h"
+#include "policies/common_options.h"
+#include "policies/moving_unit.h"
+#include "policies/policy_library.h"
+#include "policies/weight_homes.h"
+
+namespace tencache {
+namespace {
+
+class ZeroInference final : public Policy {
+ public:
+  explicit ZeroInference(Options& options) {
+    options.choice("weights", weights_, {"cpu", "nvme"}, "where all weights live").fixed(Options::rules_of_a_system);
+    options.bytes("bucket", bucket_, "of weights that are fetched ahead", "auto");
+    add_overflow_option(options, overflow_);
+  }
+
+  Requirements requirements() const override { return Requirements::governing({Role::parameter}); }
+  bool hears(EventKind kind) const override {
+    return kind == EventKind::profile_ready || kind == EventKind::op_issued || kind == EventKind::op_done;
+  }
+
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
+    Layout layout;
+    layout.fallback_eviction = overflow_ == "evict";
+    layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
+    TierId home = machine.tier_of(Device::cpu);
+    if (weights_ == "nvme") {
+      const auto storage = std::ranges::find(machine.tiers, TierKind::nvme, [](const Tier& tier) { return tier.kind; });
+      if (storage == machine.tiers.end()) {
+        throw Error("policy 'zero-inference': machine '" + machine.name + "' has no storage for weights=nvme");
+      }
+      home = static_cast<TierId>(storage - machine.tiers.begin());
+    }
+    layout.initial[static_cast<std::size_t>(Role::parameter)] = home;
+    return layout;
+  }
+
+  void on(const Event& event, const View& view, Actions& actions) override {
+    if (event.kind == EventKind::profile_ready) learn(view);
+    if (event.device != Device::gpu || event.op == none || view.schedule == nullptr) return;
+    if (event.kind == EventKind::op_issued) fetch_ahead(event.op, view, actions);
+    if (event.kind == EventKind::op_done) {
+      for (const Use& use : event.uses) {
+        if (use.tensor != none && view.memory.role(use.tensor) == Role::parameter) {
+          actions.push({.verb = Verb::drop, .tensor = use.tensor});
+        }
+      }
+    }
+  }
+
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    if (request.tier != 0) coldest_victims(request, view, victims);
+  }
+
+ private:
+  void learn(const View& view) {
+    ahead_ = bucket_;
+    if (ahead_ == 0) ahead_ = largest_layer_weight(view.program->trace);
+  }
+
+  void fetch_ahead(OpIndex issued, const View& view, Actions& actions) const {
+    const std::size_t ops = view.schedule->op_count();
+    Bytes bytes = 0;
+    for (std::size_t next = 1; next < ops; ++next) {
+      const OpIndex op = static_cast<OpIndex>((issued + next) % ops);
+      if (view.program->trace.ops[op].device != Device::gpu) continue;
+      for (const Use& use : view.schedule->uses(op)) {
+        const TensorId tensor = use.read ? view.memory_tensor(use.tensor) : none;
+        if (tensor == none || view.memory.role(tensor) != Role::parameter) continue;
+        bytes += view.memory.bytes(tensor);
+        if (bytes > ahead_) return;
+        fetch_missing(tensor, view, actions);
+      }
+    }
+  }
+
+  std::string weights_ = "cpu", overflow_ = "oom";
+  Bytes bucket_ = 0, ahead_ = 0;
+};
+
+}  // namespace
+
+TENCACHE_POLICY({"zero-inference", "weights stream through the GPU from CPU memory or storage, some bytes ahead",
+                 "DeepSpeed ZeRO-Inference (SC'22)", make_policy_of<ZeroInference>, 185})
+
+}  // namespace tencache

@@ -1,0 +1,102 @@
+// accelerate and zero-inference on small traces; what they do, and when, follows from the rules at the head of their
+// files.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "policies/registry.h"
+#include "policies/weight_homes.h"
+#include "sim/simulate.h"
+#include "tests/small_cases.h"
+#include "traces/transform/lower.h"
+
+namespace tencache {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// A model of an embedding of 50 bytes, two layers of 100 and a head of 60; a kernel of 40 ns for each.
+Trace model() {
+  Trace trace;
+  const char* const names[] = {"embed.weight", "layers.0.a.weight", "layers.0.b.weight", "layers.1.weight",
+                               "head.weight"};
+  const Bytes bytes[] = {50, 60, 40, 100, 60};
+  std::vector<TensorId> weights;
+  for (std::size_t i = 0; i < 5; ++i) weights.push_back(trace.add_tensor(names[i], bytes[i], Role::parameter, true));
+  add_op(trace, 40, {weights[0]}, {});
+  add_op(trace, 40, {weights[1], weights[2]}, {});
+  add_op(trace, 40, {weights[3]}, {});
+  add_op(trace, 40, {weights[4]}, {});
+  return trace;
+}
+
+RunResult run(const std::string& policy, const Settings& settings, const MachineSpec& machine, const Trace& trace) {
+  const MadePolicy made = make_policy(policy, settings);
+  return simulate(lower(trace, *made.policy, machine), machine, *made.policy,
+                  {.max_iterations = 4, .until_steady = false});
+}
+
+std::vector<TierId> homes(const WeightHomes& homes) {
+  return {homes.of(0), homes.of(1), homes.of(2), homes.of(3), homes.of(4)};
+}
+
+// Layers whole, in the model's order; what comes after one that does not fit goes below, too.
+TEST(WeightHomes, FillTheTiersInOrder) {
+  const Trace trace = model();
+  using List = std::vector<Bytes>;
+  EXPECT_THAT(homes(WeightHomes(trace, List{150, 100, 1})), ElementsAre(0, 0, 0, 1, 2));
+  EXPECT_THAT(homes(WeightHomes(trace, List{149, 1000, 1})), ElementsAre(0, 1, 1, 1, 1));
+  EXPECT_THAT(homes(WeightHomes(trace, List{0, 100, 1}, WeightHomes::Mapped::layers)), ElementsAre(0, 1, 1, 2, 0));
+  EXPECT_EQ(largest_module(trace), 100u);
+  EXPECT_EQ(largest_layer_weight(trace), 100u);
+  EXPECT_THAT(WeightHomes(trace, List{150, 100, 1}).start(trace, 40), ElementsAre(1, 1, 1, 1, 1, 2, 2, 2, 4, 4));
+}
+
+// At 1 byte/ns each layer's weights take 100 ns before its kernel: 4 × 40 + 2 × 100.
+TEST(Accelerate, WaitsForEachLayer) {
+  const RunResult result = run("accelerate", {{"map", "offload"}}, small_machine(1000), model());
+  EXPECT_THAT(result.iteration_ns, testing::Each(4 * 40 + 2 * 100));
+  EXPECT_EQ(result.peak_bytes[0], 50u + 60 + 100);  // embedding, head, one layer
+}
+
+// 300 bytes hold, less the largest module, the embedding and the first layer; the second layer and the head are copied.
+TEST(Accelerate, FillsTheGpuByItself) {
+  EXPECT_THAT(run("accelerate", {}, small_machine(250), model()).iteration_ns, testing::Each(4 * 40 + 100 + 60));
+  EXPECT_THAT(run("accelerate", {{"gpu_weights", "50"}}, small_machine(250), model()).iteration_ns,
+              testing::Each(4 * 40 + 100 + 100 + 60));
+}
+
+// What is no weight stays, and does not fit: out of memory, as with the system.
+TEST(Accelerate, LeavesTheCacheAlone) {
+  Trace trace = model();
+  const TensorId cache = trace.add_tensor("kv", 200, Role::kv_cache, false);
+  add_op(trace, 40, {}, {cache});
+  add_op(trace, 40, {3, cache}, {});
+  EXPECT_THAT(run("accelerate", {{"map", "offload"}}, small_machine(400), trace).misfit, HasSubstr("out of memory"));
+  EXPECT_TRUE(run("accelerate", {{"map", "offload"}}, small_machine(410), trace).fits);
+}
+
+// 310 bytes pass the link in each iteration, longer than the kernels, and it never rests: the next weights are fetched
+// while a kernel runs. A bucket of one byte fetches nothing ahead: each kernel waits for its own.
+TEST(ZeroInference, StreamsAhead) {
+  EXPECT_EQ(run("zero-inference", {{"bucket", "200"}}, small_machine(1000), model()).iteration_ns.back(), 310);
+  EXPECT_EQ(run("zero-inference", {{"bucket", "1"}}, small_machine(1000), model()).iteration_ns.back(), 310 + 4 * 40);
+}
+
+TEST(ZeroInference, ReadsFromStorage) {
+  const RunResult result =
+      run("zero-inference", {{"weights", "nvme"}, {"bucket", "1"}}, small_machine(1000, true), model());
+  ASSERT_TRUE(result.fits) << result.misfit;
+  EXPECT_THAT(
+      [] {
+        run("zero-inference", {{"weights", "nvme"}}, small_machine(1000), model());
+      },
+      testing::ThrowsMessage<Error>(HasSubstr("has no storage for weights=nvme")));
+}
+
+}  // namespace
+}  // namespace tencache

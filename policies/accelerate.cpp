@@ -28,6 +28,7 @@ class Accelerate final : public Policy {
                 "auto: the GPU is filled in the model's order; offload: layers lie below it, all else on it")
         .fixed(Options::rules_of_a_system);
     options.bytes("gpu_weights", gpu_weights_, "max_memory of the map's GPU", "auto").only_with("map", "auto");
+    options.bytes("cpu_weights", cpu_weights_, "max_memory of the map's CPU", "auto");
     add_overflow_option(options, overflow_);
   }
 
@@ -60,7 +61,10 @@ class Accelerate final : public Policy {
  private:
   WeightHomes find_homes(const MachineSpec& machine, const Trace& trace) const {
     std::vector<Bytes> room;
-    for (const Tier& tier : machine.tiers) room.push_back(tier.capacity);
+    for (const Tier& tier : machine.tiers) {
+      const bool told = tier.kind == TierKind::cpu && cpu_weights_ != 0;
+      room.push_back(told ? cpu_weights_ : tier.capacity);
+    }
     if (map_ == "offload") {
       room[0] = 0;
       return WeightHomes(trace, room, WeightHomes::Mapped::layers);
@@ -71,8 +75,8 @@ class Accelerate final : public Policy {
   }
 
   std::string map_ = "auto", overflow_ = "oom";
-  Bytes gpu_weights_ = 0;
-  mutable WeightHomes homes_;  // found with the layout, which needs them first
+  Bytes gpu_weights_ = 0, cpu_weights_ = 0;  // 0: as large as the tier
+  mutable WeightHomes homes_;                // found with the layout, which needs them first
 };
 
 }  // namespace

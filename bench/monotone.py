@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Whether a better machine ever makes foresight's plan slower: along each axis of `tencache sensitivity` the time is taken
-at rising values, for pairs of bench/policy_grid.py's grid, and steps up of more than 1 % are listed.
+"""Whether a better machine ever makes foresight's plan slower: along each axis of `tencache sensitivity` the time is
+taken at rising values, for pairs of bench/policy_grid.py's grid, and steps up of more than 1 % are listed.
 
 Along memory the rows of the grid itself are compared (--rows). Each axis of a pair is a line of --steps; what is there
 already is not run again. Simulated figures: they do not depend on this computer."""
@@ -26,8 +26,9 @@ def steps_up(times):
 
 def measure(tencache, trace, machine, gpu_bytes, axis):
     """Times at the axis's values, or None if the machine has no such axis."""
-    done = subprocess.run([tencache, "sensitivity", trace, "-m", machine, "-p", "foresight", "--gpu-memory", str(gpu_bytes),
-                           "--no-rescale", "--json", "--over", f"{axis}={AXES[axis]}"], capture_output=True, text=True)
+    done = subprocess.run([tencache, "sensitivity", trace, "-m", machine, "-p", "foresight", "--gpu-memory",
+                           str(gpu_bytes), "--no-rescale", "--json", "--over", f"{axis}={AXES[axis]}"],
+                          capture_output=True, text=True)
     if f"has no parameter '{axis}'" in done.stderr:
         return None
     if not done.stdout:
@@ -49,7 +50,8 @@ def main():
     parser.add_argument("--tencache", default="build/release/cli/tencache", help="the program (default: %(default)s)")
     parser.add_argument("--rows", default="build/grid/rows.jsonl", help="of policy_grid.py (default: %(default)s)")
     parser.add_argument("--work", default="build/grid", help="where its traces are (default: %(default)s)")
-    parser.add_argument("--steps", default="build/grid/steps.jsonl", help="a line an axis of a pair (default: %(default)s)")
+    parser.add_argument("--steps", default="build/grid/steps.jsonl",
+                        help="a line an axis of a pair (default: %(default)s)")
     parser.add_argument("--traces", default="opt-6.7b,llama-3-8b,gpt2-xl,BERT_Base-256,ResNet152-1280",
                         help="names, separated by commas (default: %(default)s)")
     parser.add_argument("--fraction", type=float, default=0.5, help="of the peak demand (default: %(default)s)")

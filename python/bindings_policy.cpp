@@ -16,7 +16,6 @@
 namespace tencache {
 namespace {
 
-
 template <typename Enum>
 Enum choose(const std::string& text, std::size_t count, const char* what) {
   std::string valid;

@@ -87,7 +87,8 @@ void bind_timeline(py::module_& module) {
   timeline.def_property_readonly("occupancy", &occupancy_of,
                                  "A structured array, a row whenever a tier's use changed: `used` is the tier's with "
                                  "this change; `role` is an index of ROLES; a copy.");
-  timeline.def_property_readonly("lanes", &lanes_of, "Names of lanes: GPU, CPU, the GPU's communication stream, then the machine's links.");
+  timeline.def_property_readonly("lanes", &lanes_of,
+                                 "Names of lanes: GPU, CPU, the GPU's communication stream, then the machine's links.");
   timeline.def_property_readonly("tiers", &tiers_of, "Each tier's name, kind and capacity in bytes.");
   timeline.def_property_readonly(
       "program", [](const KeptTimeline& kept) { return std::make_shared<PythonTrace>(PythonTrace{kept.trace}); },

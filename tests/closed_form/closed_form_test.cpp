@@ -265,8 +265,8 @@ TEST(ClosedFormTest, CommunicationReachesIntoTheNextIteration) {
 // What an iteration reports is the difference of two states, of every counter.
 TEST(ClosedFormTest, AnIterationIsTheDifferenceOfItsBoundaries) {
   const auto each = [](auto& c, auto&& visit) {
-    for (auto* value : {&c.time_ns, &c.compute_ns, &c.gap_ns, &c.cpu_compute_ns, &c.communication_ns,
-                        &c.cpu_wait_compute_ns}) {
+    for (auto* value :
+         {&c.time_ns, &c.compute_ns, &c.gap_ns, &c.cpu_compute_ns, &c.communication_ns, &c.cpu_wait_compute_ns}) {
       visit(*value);
     }
     for (auto* value : {&c.accesses, &c.hits, &c.tensors, &c.tensors_held, &c.completions, &c.refusals,

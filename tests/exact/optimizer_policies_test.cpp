@@ -46,8 +46,8 @@ std::vector<std::string> copies_of(const GoldenRun& run, const Trace& trace, con
   std::vector<std::string> list;
   for (const Span& span : run.timeline.spans) {
     if (span.kind != SpanKind::transfer || span.start_ns < begin_ns) continue;
-    list.push_back(machine.links[span.lane - first_link_lane].name + " " + trace.name(trace.tensors[span.tensor]) + " " +
-                   std::to_string(span.start_ns - begin_ns) + "-" + std::to_string(span.end_ns - begin_ns));
+    list.push_back(machine.links[span.lane - first_link_lane].name + " " + trace.name(trace.tensors[span.tensor]) +
+                   " " + std::to_string(span.start_ns - begin_ns) + "-" + std::to_string(span.end_ns - begin_ns));
   }
   return list;
 }

@@ -400,8 +400,8 @@ std::string RandomCase::describe() const {
   for (OpIndex i = 0; i < program.trace.ops.size(); ++i) {
     const Op& op = program.trace.ops[i];
     const char* const beside = op.stream == OpStream::communication ? " beside" : "";
-    text << "op " << i << " " << to_string(op.device) << beside << " " << op.duration_ns << " ns gap " << op.gap_before_ns
-         << " bytes " << op.bytes << ":";
+    text << "op " << i << " " << to_string(op.device) << beside << " " << op.duration_ns << " ns gap "
+         << op.gap_before_ns << " bytes " << op.bytes << ":";
     for (const Use& use : schedule.uses(i))
       text << " " << use.tensor << (use.read ? "r" : "") << (use.write ? "w" : "");
     text << "\n";

@@ -49,7 +49,7 @@ MicroBatch GenerationPasses::micro(Count index, Count step) const {
   const Bytes keys = context_.key_value_heads * options_.model.head_dimension * step_.element_bytes();
   micro.piece_tokens = generation_.page_bytes != 0    ? std::max<Count>(1, generation_.page_bytes / keys)
                        : generation_.page_tokens != 0 ? generation_.page_tokens
-                                                     : prompt + generation_.new_tokens;
+                                                      : prompt + generation_.new_tokens;
   return micro;
 }
 

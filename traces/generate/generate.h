@@ -143,10 +143,10 @@ struct GenerateOptions {
   // Tokens a sequence: one for all micro-batches, or one for each. ViT takes its own from the image: leave it empty.
   std::vector<std::uint64_t> sequence_lengths;
 
+  std::optional<TextGeneration> generation;  // in place of a training step; `forward_only` is then set, too
   // Only the forward passes of the micro-batches, as for evaluation: no gradients, optimizer, dropout or activations
   // kept, and a loss only if `loss` is set.
   bool forward_only = false;
-  std::optional<TextGeneration> generation;  // in place of a training step; `forward_only` is then set, too
 
   Clip clip = Clip::on;
   Update update = Update::after;

@@ -33,19 +33,22 @@ class Accelerate final : public Policy {
   }
 
   Requirements requirements() const override { return Requirements::governing({Role::parameter}); }
-  bool hears(EventKind kind) const override { return kind == EventKind::op_done; }
+  bool hears(EventKind kind) const override { return kind == EventKind::profile_ready || kind == EventKind::op_done; }
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout;
     layout.fallback_eviction = overflow_ == "evict";
     layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
     if (program == nullptr) return layout;
-    homes_ = find_homes(machine, program->trace);
-    layout.start = homes_.start(program->trace, layout.chunk_bytes);
+    layout.start = find_homes(machine, program->trace).start(program->trace, layout.chunk_bytes);
     return layout;
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
+    if (event.kind == EventKind::profile_ready) {
+      homes_ = find_homes(view.machine, view.program->trace);
+      return;
+    }
     if (event.device != Device::gpu) return;
     for (const Use& use : event.uses) {
       const TensorId known = use.tensor == none ? none : view.program_tensor(use.tensor);
@@ -76,7 +79,7 @@ class Accelerate final : public Policy {
 
   std::string map_ = "auto", overflow_ = "oom";
   Bytes gpu_weights_ = 0, cpu_weights_ = 0;  // 0: as large as the tier
-  mutable WeightHomes homes_;                // found with the layout, which needs them first
+  WeightHomes homes_;
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "policies/weight_homes.h"
 
 #include <algorithm>
-#include <array>
 
 #include "policies/layers.h"
 

@@ -10,15 +10,14 @@
 //
 // `bucket` is DeepSpeed's stage3_prefetch_bucket_size, two matrices of the model's width in its examples: by default as
 // large as the largest weight of a layer.
-#include <algorithm>
 #include <string>
 #include <vector>
 
-#include "core/error.h"
 #include "policies/classic.h"
 #include "policies/common_options.h"
 #include "policies/moving_unit.h"
 #include "policies/policy_library.h"
+#include "policies/storage.h"
 #include "policies/weight_homes.h"
 
 namespace tencache {
@@ -41,15 +40,8 @@ class ZeroInference final : public Policy {
     Layout layout;
     layout.fallback_eviction = overflow_ == "evict";
     layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
-    TierId home = machine.tier_of(Device::cpu);
-    if (weights_ == "nvme") {
-      const auto storage = std::ranges::find(machine.tiers, TierKind::nvme, [](const Tier& tier) { return tier.kind; });
-      if (storage == machine.tiers.end()) {
-        throw Error("policy 'zero-inference': machine '" + machine.name + "' has no storage for weights=nvme");
-      }
-      home = static_cast<TierId>(storage - machine.tiers.begin());
-    }
-    layout.initial[static_cast<std::size_t>(Role::parameter)] = home;
+    layout.initial[static_cast<std::size_t>(Role::parameter)] =
+        weights_ == "nvme" ? require_ssd(machine, "zero-inference") : machine.tier_of(Device::cpu);
     return layout;
   }
 

@@ -5,6 +5,7 @@
 
 #include "configs/gpu_yaml.h"
 #include "configs/model_yaml.h"
+#include "core/error.h"
 #include "traces/generate/generate.h"
 
 namespace tencache {
@@ -36,6 +37,16 @@ inline Count flops(const Trace& trace, Phase phase) {
     if (op.phase == phase) sum += op.flops;
   }
   return sum;
+}
+
+// What it is refused with.
+inline std::string error_of(const GenerateOptions& options) {
+  try {
+    generate(options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
 }
 
 }  // namespace tencache

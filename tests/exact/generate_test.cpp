@@ -22,15 +22,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string error_of(const GenerateOptions& options) {
-  try {
-    generate(options);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 // Bytes of what forward pass and loss write and the backward pass reads.
 Bytes kept_for_backward(const Trace& trace) {
   std::vector<bool> written(trace.tensors.size()), kept(trace.tensors.size());

@@ -17,8 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-using Count = std::uint64_t;
-
 // Two micro-batches of three requests, prompts of 20 tokens, five new ones each.
 GenerateOptions block(const std::string& model, BlockOrder order = BlockOrder::zigzag) {
   GenerateOptions options = small(model);
@@ -45,15 +43,6 @@ std::vector<const Tensor*> cache_of(const Trace& trace) {
     if (tensor.role == Role::kv_cache) pieces.push_back(&tensor);
   }
   return pieces;
-}
-
-std::string error_of(const GenerateOptions& options) {
-  try {
-    generate(options);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 // A step i of T = 6 tokens: 2·T multiply-adds for each number of a linear layer's weight, 4·T·(s + i)·h for attention;

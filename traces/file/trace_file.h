@@ -7,10 +7,10 @@
 //           recorded_by ="", stack ="" ², tensor_count, op_count
 //   tensor  kind "tensor", id, name, bytes (1 … 1 PiB), role, persistent, stored_bytes =bytes ²
 //   op      kind "op", id, name, phase, device, module ="", duration_ns, duration_source, gap_before_ns =0, flops =0,
-//           bytes =0 (memory traffic, 0: unknown), group =-1 (none), placeable =false, reorderable =false,
-//           stream ="compute" ², rank =0, rendezvous ="" (none), kernel = (unknown) ², shape ², causal =false ², attention_kernel = (unknown) ²,
-//           launches =1 ², step =0 ², revealed_by = (none) ², cpu_duration_ns =0 (unknown) ², reads, writes (lists of
-//           tensor ids, in access order)
+//           bytes =0 (memory traffic, 0: unknown), group =-1 (none), placeable =false, reorderable =false, stream
+//           ="compute" ², rank =0, rendezvous ="" (none), kernel = (unknown) ², shape ², causal =false ²,
+//           attention_kernel = (unknown) ², launches =1 ², step =0 ², revealed_by = (none) ², cpu_duration_ns =0
+//           (unknown) ², reads, writes (lists of tensor ids, in access order)
 //
 //   role             parameter gradient activation optimizer_state master_parameter input workspace kv_cache ² expert ²
 //   phase            forward loss backward optimizer prefill ² decode ²

@@ -10,11 +10,7 @@ GenerationPasses::GenerationPasses(Step& step, Collectives& collectives, RankMod
       generation_(*step.options.generation),
       step_(step),
       model_(model),
-      context_(step, collectives, options_.model),
-      linears_(context_),
-      embedding_(context_, linears_),
-      layers_(context_, linears_),
-      head_(context_, linears_),
+      ops_(step, collectives),
       requests_(options_.micro_batches) {
   for (Count index = 0; index < requests_.size(); ++index) {
     const MicroBatch prompt = micro(index, 0);
@@ -46,7 +42,7 @@ MicroBatch GenerationPasses::micro(Count index, Count step) const {
   const Count prompt = lengths.size() == 1 ? lengths.front() : lengths[index];
   MicroBatch micro{
       .index = index, .sequences = options_.batch / options_.micro_batches, .length = step == 0 ? prompt : 1};
-  const Bytes keys = context_.key_value_heads * options_.model.head_dimension * step_.element_bytes();
+  const Bytes keys = ops_.context.key_value_heads * options_.model.head_dimension * step_.element_bytes();
   micro.piece_tokens = generation_.page_bytes != 0    ? std::max<Count>(1, generation_.page_bytes / keys)
                        : generation_.page_tokens != 0 ? generation_.page_tokens
                                                       : prompt + generation_.new_tokens;
@@ -55,7 +51,7 @@ MicroBatch GenerationPasses::micro(Count index, Count step) const {
 
 void GenerationPasses::embed(Count index, Count step) {
   EmbeddingState state;
-  requests_[index].x = embedding_.forward(model_.embedding, micro(index, step), requests_[index].ids, state);
+  requests_[index].x = ops_.embedding.forward(model_.embedding, micro(index, step), requests_[index].ids, state);
 }
 
 void GenerationPasses::layer(Count number, Count index, Count step) {
@@ -63,14 +59,14 @@ void GenerationPasses::layer(Count number, Count index, Count step) {
   MicroBatch batch = micro(index, step);
   batch.cache = &request.caches[number];
   LayerState state;
-  request.x = layers_.forward(model_.layers[number], batch, request.x, state);
+  request.x = ops_.layers.forward(model_.layers[number], batch, request.x, state);
 }
 
 void GenerationPasses::head(Count index, Count step) {
   Request& request = requests_[index];
   const MicroBatch batch = micro(index, step);
   HeadState state;
-  const TensorId logits = head_.forward(model_.head, batch, request.x, none, state);
+  const TensorId logits = ops_.head.forward(model_.head, batch, request.x, none, state);
   request.ids = step_.tensor(model_.head.module, "next_ids", batch.sequences * 8, Role::activation);
   step_.op("sample", model_.head.module, {.kernel = {.kind = KernelKind::reduction}}, {logits}, {request.ids});
 }

@@ -4,9 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "traces/generate/embedding.h"
-#include "traces/generate/head.h"
-#include "traces/generate/layers.h"
+#include "traces/generate/model_ops.h"
 
 namespace tencache::generator {
 
@@ -34,11 +32,7 @@ class GenerationPasses {
   const TextGeneration& generation_;
   Step& step_;
   RankModel& model_;
-  RankContext context_;
-  LinearOps linears_;
-  EmbeddingOps embedding_;
-  LayerOps layers_;
-  HeadOps head_;
+  ModelOps ops_;
   std::vector<Request> requests_;  // by micro-batch
 };
 

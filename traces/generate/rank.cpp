@@ -2,10 +2,8 @@
 
 #include <algorithm>
 
-#include "traces/generate/embedding.h"
 #include "traces/generate/generation.h"
-#include "traces/generate/head.h"
-#include "traces/generate/layers.h"
+#include "traces/generate/model_ops.h"
 #include "traces/generate/parameters.h"
 #include "traces/generate/pipeline_schedule.h"
 #include "traces/generate/rank_model.h"
@@ -29,11 +27,7 @@ class ChunkPasses {
       : options_(step.options),
         step_(step),
         model_(model),
-        context_(step, collectives, options_.model),
-        linears_(context_),
-        embedding_(context_, linears_),
-        layers_(context_, linears_),
-        head_(context_, linears_),
+        ops_(step, collectives),
         parameters_(step, collectives, model),
         embedding_trained_(std::any_of(model.embedding.parameters.begin(), model.embedding.parameters.end(),
                                        [](const Parameter* parameter) { return parameter->trainable; })),
@@ -53,11 +47,7 @@ class ChunkPasses {
   const GenerateOptions& options_;
   Step& step_;
   RankModel& model_;
-  RankContext context_;
-  LinearOps linears_;
-  EmbeddingOps embedding_;
-  LayerOps layers_;
-  HeadOps head_;
+  ModelOps ops_;
   ParameterOps parameters_;
   bool embedding_trained_;
   Count first_trained_;  // layer; below it there is no backward pass unless the embedding is trained
@@ -84,7 +74,7 @@ void ChunkPasses::forward(Count chunk, const MicroBatch& batch, ChunkState& stat
                                           images ? batch.sequences * pixels : batch.tokens() * 8, Role::input);
     gather(model_.embedding);
     if (ahead) gather(model_.layers[range.begin]);
-    state.input = embedding_.forward(model_.embedding, batch, ids, state.embedding);
+    state.input = ops_.embedding.forward(model_.embedding, batch, ids, state.embedding);
   }
   state.layers.assign(range.end - range.begin, {});
   TensorId x = state.input;
@@ -92,14 +82,14 @@ void ChunkPasses::forward(Count chunk, const MicroBatch& batch, ChunkState& stat
     if (!ahead || (i == range.begin && !begins_model(chunk))) gather(model_.layers[i]);
     if (ahead && i + 1 < range.end) gather(model_.layers[i + 1]);
     if (ahead && i + 1 == range.end && ends_model(chunk)) gather(model_.head);
-    x = layers_.forward(model_.layers[i], batch, x, state.layers[i - range.begin]);
+    x = ops_.layers.forward(model_.layers[i], batch, x, state.layers[i - range.begin]);
   }
   state.output = x;
   if (ends_model(chunk)) {
     const Count labels = options_.head == Head::language_model ? batch.tokens() : batch.sequences;
     const TensorId label_ids = options_.loss ? step_.persistent("labels", labels * 8, Role::input) : TensorId{none};
     if (!ahead) gather(model_.head);
-    head_.forward(model_.head, batch, x, label_ids, state.head);
+    ops_.head.forward(model_.head, batch, x, label_ids, state.head);
   }
   if (options_.forward_only) state.layers = {};
 }
@@ -109,12 +99,12 @@ void ChunkPasses::backward(Count chunk, const MicroBatch& batch, ChunkState& sta
   TensorId dy = state.d_output;
   if (ends_model(chunk)) {
     // What the loss has just read is still there.
-    dy = head_.backward(model_.head, batch, state.head);
+    dy = ops_.head.backward(model_.head, batch, state.head);
     parameters_.finish_block(model_.head.parameters, model_.head.module, batch.index);
   }
   const LayerRange range = model_.chunks[chunk];
   const bool gradient_reaches_input = !begins_model(chunk) || embedding_trained_;
-  layers_.begin_backward();
+  ops_.layers.begin_backward();
   const Count last = gradient_reaches_input ? range.begin : std::max(range.begin, first_trained_);
   const bool gathers_embedding = begins_model(chunk) && gradient_reaches_input;
   const bool ahead = parameters_.gathers_ahead() && last < range.end;
@@ -124,12 +114,12 @@ void ChunkPasses::backward(Count chunk, const MicroBatch& batch, ChunkState& sta
     if (!ahead || i + 1 == range.end) gather(layer);
     if (ahead && i > last) gather(model_.layers[i - 1]);
     if (ahead && i == last && gathers_embedding) gather(model_.embedding);
-    dy = layers_.backward(layer, batch, state.layers[i - range.begin], dy, i > last || gradient_reaches_input);
+    dy = ops_.layers.backward(layer, batch, state.layers[i - range.begin], dy, i > last || gradient_reaches_input);
     parameters_.finish_block(layer.parameters, layer.module, batch.index);
   }
   if (gathers_embedding) {
     if (!ahead) gather(model_.embedding);
-    embedding_.backward(model_.embedding, batch, state.embedding, dy);
+    ops_.embedding.backward(model_.embedding, batch, state.embedding, dy);
     parameters_.finish_block(model_.embedding.parameters, model_.embedding.module, batch.index);
   }
   state.d_input = dy;

@@ -422,7 +422,7 @@ const std::vector<GenerateOption>& generate_options() {
                "(default: a training step)"},
       {.name = "new-tokens",
        .type = Type::whole,
-       .help = "Generate a text generation: so many tokens after each prompt; the block of requests is the iteration"},
+       .help = "Generate a block of requests for text, not a training step: so many new tokens after each prompt"},
       {.name = "prompt",
        .type = Type::text,
        .help = "Tokens of a prompt; or a list, one length for each micro-batch (with --new-tokens)"},

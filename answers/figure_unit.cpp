@@ -66,6 +66,8 @@ const char* label_of(StallCause cause) {
       return "room in memory";
     case StallCause::collective:
       return "other ranks";
+    case StallCause::cpu_compute:
+      return "CPU compute";
   }
   return "";
 }

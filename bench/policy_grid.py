@@ -3,9 +3,10 @@
 
 Each pair is a line of the output file; what is there already is not run again, so that an interrupted grid goes on.
 With --others the other policies' figures come from the rows of an earlier grid, and only foresight is measured.
-With --random pairs are drawn at random, of batches, machines and memories beyond the grid's: the seed decides. With --best
-the best schedule that a long search finds is added to rows that are far from the lower bound; it takes minutes each.
-With --report a summary as Markdown (docs/foresight-grid.md). Simulated figures: they do not depend on this computer."""
+With --generation the traces are blocks of requests for text, not training steps. With --random pairs are drawn at
+random, of batches, machines and memories beyond the grid's: the seed decides. With --best the best schedule that a long
+search finds is added to rows that are far from the lower bound; it takes minutes each. With --report a summary as
+Markdown (docs/foresight-grid.md). Simulated figures: they do not depend on this computer."""
 import argparse
 import json
 import os
@@ -31,6 +32,21 @@ RECORDINGS = ["BERT_Base-256", "VIT-1280", "Inceptionv3-1536", "ResNet152-1280",
 MACHINES = ["g10-a100", "teraio-h100", "10cache-l40s", "p5.4xlarge", "p4d.24xlarge", "gpu_1x_gh200", "mlp-offload",
             "ssdtrain-a100"]
 FRACTIONS = [0.5, 0.9, 0.3, 0.7]  # of the trace's peak demand
+# With --generation: blocks of requests for text in place of training steps.
+GENERATIONS = [
+    ("opt-30b 24x2", "--model opt-30b --prompt 512 --new-tokens 8 --block 24x2 --order zigzag --gpu t4 --precision fp16"),
+    ("opt-30b 8x2, attention on the CPU", "--model opt-30b --prompt 512 --new-tokens 8 --block 8x2 --order zigzag "
+     "--attention-on cpu --gpu t4 --precision fp16"),
+    ("opt-66b 8x1", "--model opt-66b --prompt 256 --new-tokens 8 --block 8x1 --gpu a100-80g --precision fp16"),
+    ("llama-2-13b 16x4", "--model llama-2-13b --prompt 1024 --new-tokens 8 --block 16x4 --order zigzag --gpu a10g"),
+    ("llama-2-13b 4x1, row", "--model llama-2-13b --prompt 128 --new-tokens 16 --block 4x1 --gpu a10g"),
+    ("llama-2-70b 16x2", "--model llama-2-70b --prompt 512 --new-tokens 8 --block 16x2 --order zigzag --gpu a100-80g"),
+    ("llama-3-8b 64x1", "--model llama-3-8b --prompt 2048 --new-tokens 16 --block 64x1 --gpu a10g"),
+    ("llama-3-70b 1x1", "--model llama-3-70b --prompt 512 --new-tokens 8 --block 1x1 --gpu a100-80g"),
+    ("bloom-176b 4x1", "--model bloom-176b --prompt 128 --new-tokens 4 --block 4x1 --gpu a100-80g"),
+]
+GENERATION_MACHINES = ["flexgen-t4", "g6e.xlarge", "NC24ads_A100_v4", "gpu_1x_gh200"]
+GENERATION_FRACTIONS = [0.3, 0.7]
 EVICT = {"overflow": "evict"}
 # Options beside the defaults that are tried; the best of a policy counts.
 TUNED = {
@@ -42,6 +58,12 @@ TUNED = {
     "teraio": [{"copies": "inclusive", "chunk": "16MiB", "cpu_memory": "100TB"}],
     "zero-infinity": [EVICT], "zero-offload": [EVICT], "ssdtrain": [EVICT], "mlp-offload": [EVICT],
     "deep-optimizer-states": [EVICT],
+    # Of generations.
+    "accelerate": [{"map": "offload"}], "zero-inference": [EVICT, {"weights": "nvme"}],
+    "flexgen": [{"barrier": "none", "cpu_attention": "overlapped"},
+                {"barrier": "none", "cpu_attention": "overlapped", "placement": "exact", "solve": "lp"},
+                {"barrier": "none", "cpu_attention": "overlapped", "cache_gpu": "100", "cache_cpu": "0", "hidden_gpu": "100",
+                 "hidden_cpu": "0"}],
 }
 OURS, REFERENCES = "foresight", ("ideal", "bound")
 FAR = 0.85  # of the bound: below it the report says why
@@ -252,6 +274,7 @@ def main():
     parser.add_argument("--others", help="rows of an earlier grid, whose figures of the other policies stand")
     parser.add_argument("--only", default="", help="only traces whose name contains this")
     parser.add_argument("--shard", default="0/1", help="i/n: only this part of what is to do, beside other parts")
+    parser.add_argument("--generation", action="store_true", help="blocks of requests for text, not training steps")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="so many pairs drawn at random, not the grid")
     parser.add_argument("--seed", default="0", help="of --random, hexadecimal")
     parser.add_argument("--best", action="store_true", help="add the best schedule found to rows far from the bound")
@@ -259,14 +282,15 @@ def main():
     arguments = parser.parse_args()
     listed = [policy["name"] for policy in json.loads(run(arguments.tencache, "policies", "--json").stdout)]
     policies = [name for name in listed if name != OURS and name not in REFERENCES]
-    models, drawn = random_pairs(arguments) if arguments.random else (MODELS, None)
+    grid = (GENERATIONS, GENERATION_MACHINES, GENERATION_FRACTIONS) if arguments.generation else (MODELS, MACHINES, FRACTIONS)
+    models, drawn = random_pairs(arguments) if arguments.random else (grid[0], None)
     traces = make_traces(arguments, models)
     rows = read_rows(arguments.rows)
     pair = lambda row: (row["trace"], row["machine"], row["fraction"])
     done = set(map(pair, rows))
     known = {pair(row): row for row in read_rows(arguments.others)}
     # By memory first: what is interrupted has seen all traces and machines.
-    wanted = drawn or [(name, machine, fraction) for fraction in FRACTIONS for name in traces for machine in MACHINES]
+    wanted = drawn or [(name, machine, fraction) for fraction in grid[2] for name in traces for machine in grid[1]]
     todo = [(name, machine, fraction) for name, machine, fraction in wanted
             if arguments.only in name and (name, machine, fraction) not in done]
     part, parts = (int(number) for number in arguments.shard.split("/"))

@@ -114,7 +114,7 @@ MachineSpec synthetic_machine(const SyntheticTrace& made) {
                    {"cpu", TierKind::cpu, 2 * made.tensor_bytes, 1, {}}};
   machine.links = {{"h2d", 1, 0, 25'000'000'000, 10'000, {}}, {"d2h", 0, 1, 25'000'000'000, 10'000, {}}};
   machine.initial_tier = 1;
-  machine.cpu_adam_parameters_per_second = 2e9;
+  machine.cpu.adam_parameters_per_second = 2e9;
   machine.validate();
   return machine;
 }

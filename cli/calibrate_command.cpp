@@ -160,8 +160,8 @@ std::string calibration_text(const Calibration& calibration, const MeasuredMedia
         fmt::format("  {:<14} {} for the links that share it\n", resource.name, format_bandwidth(resource.bandwidth));
   }
   const auto millions = [](double value) { return fmt::format("{:.0f} million parameters/s", value * 1e-6); };
-  if (machine.cpu_adam_parameters_per_second > 0) {
-    text += fmt::format("  {:<14} {}\n", "CPU Adam", millions(machine.cpu_adam_parameters_per_second));
+  if (machine.cpu.adam_parameters_per_second > 0) {
+    text += fmt::format("  {:<14} {}\n", "CPU Adam", millions(machine.cpu.adam_parameters_per_second));
   }
   text += fmt::format("  {:<14} {} of host time\n", "each copy", time_text(host_cost));
   text += fmt::format(

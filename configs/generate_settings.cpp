@@ -180,6 +180,8 @@ void set_generation(const Values& values, GenerateOptions& options) {
   if (tokens < 1 || tokens > (1 << 24)) throw Error(fmt::format("--new-tokens: {} is not between 1 and 2^24", tokens));
   generation.new_tokens = static_cast<std::uint64_t>(tokens);
   generation.order = choose<BlockOrder>("order", values.text("order"));
+  generation.attention = choose<Device>("attention-on", values.text("attention-on"));
+  generation.placeable = choose<Placeable>("placeable", values.text("placeable"));
   const std::string page = values.text("kv-page");
   if (page == "whole") {
     generation.page_tokens = 0;
@@ -301,7 +303,7 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   if (values.given("new-tokens")) {
     set_generation(values, options);
   } else {
-    for (const char* name : {"prompt", "block", "order", "kv-page"}) {
+    for (const char* name : {"prompt", "block", "order", "kv-page", "attention-on", "placeable"}) {
       if (values.given(name)) throw Error(fmt::format("--{} belongs to a generation; give --new-tokens as well", name));
     }
   }
@@ -439,6 +441,15 @@ const std::vector<GenerateOption>& generate_options() {
        .type = Type::text,
        .help = "What the KV cache grows by: tokens, a size such as 2MiB (of a request's keys in a layer), or whole",
        .standard = "16"},
+      {.name = "attention-on",
+       .type = Type::text,
+       .help = "Where new tokens attend to the KV cache: gpu, or cpu, at the machine's cpu.tflops and cpu.bandwidth",
+       .standard = "gpu"},
+      {.name = "placeable",
+       .type = Type::text,
+       .help = "What a policy may compute on the CPU instead: " + enum_names<Placeable>() +
+               " ops (attention: of new tokens; llama-cpp needs all)",
+       .standard = "none"},
       {.name = "communication",
        .type = Type::text,
        .help = "Software between data-parallel ranks, which hides part of its collectives: " +

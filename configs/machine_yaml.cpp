@@ -138,7 +138,7 @@ class RankReader {
   void read_tier(const std::vector<YamlValue>& layers) {
     const YamlMap keys(layers, "a tier",
                        {"name", "kind", "capacity", "reserved", "granularity", "directories", "io_block", "io_depth",
-                        "checksums", "shared_by", "allocation", "tbw", "allocator"});
+                        "checksums", "shared_by", "allocation", "tbw", "allocator", "expand"});
     Tier result;
     result.name = figures_.name(keys.require("name"), "tiers.name");
     claim_name(keys.require("name"), result.name);
@@ -195,6 +195,10 @@ class RankReader {
       const bool caching = figures_.choice(*value, path + "allocator", {"exact", "caching"}) == 1;
       result.allocator = caching ? AllocatorKind::caching : AllocatorKind::exact;
     }
+    if (const auto value = keys.get("expand")) {
+      if (result.kind != TierKind::gpu) fail_at(*value, path + "expand: only tiers of kind gpu have it");
+      result.expand_bandwidth = figures_.bandwidth(*value, path + "expand");
+    }
     if (keys.get("allocation")) result.allocation = allocation(keys.layers_of("allocation"), path + "allocation");
     machine_.tiers.push_back(std::move(result));
   }
@@ -232,7 +236,7 @@ class RankReader {
   void read_link(const std::vector<YamlValue>& layers) {
     const YamlMap keys(layers, "a link",
                        {"name", "from", "to", "bandwidth", "latency", "uses", "queue_depth", "devices", "stripe",
-                        "sustained", "burst", "iops", "block", "paged"});
+                        "sustained", "burst", "iops", "block", "paged", "pageable"});
     Link result;
     result.name = figures_.name(keys.require("name"), "links.name");
     claim_name(keys.require("name"), result.name);
@@ -254,6 +258,10 @@ class RankReader {
     if (const auto value = keys.get("paged")) {
       result.paged_efficiency = figures_.positive_number(*value, path + "paged");
       if (result.paged_efficiency > 1) fail_at(*value, path + "paged: a share of the bandwidth, at most 1");
+    }
+    if (const auto value = keys.get("pageable")) {
+      result.pageable_bandwidth = figures_.bandwidth(*value, path + "pageable");
+      if (result.pageable_bandwidth > result.bandwidth) fail_at(*value, path + "pageable: above the link's bandwidth");
     }
     read_storage(keys, path, result);
     machine_.links.push_back(std::move(result));
@@ -320,11 +328,19 @@ class RankReader {
   }
 
   void read_cpu(const std::vector<YamlValue>& layers) {
-    const YamlMap keys(layers, "cpu", {"adam_parameters_per_second", "shared_by", "uses"});
+    const YamlMap keys(layers, "cpu", {"adam_parameters_per_second", "tflops", "bandwidth", "shared_by", "uses"});
     const std::uint32_t shared = shared_by(keys, "cpu.");
     if (const auto rate = keys.get("adam_parameters_per_second")) {
-      machine_.cpu_adam_parameters_per_second =
+      machine_.cpu.adam_parameters_per_second =
           figures_.positive_number(*rate, "cpu.adam_parameters_per_second") / sharers(shared);
+    }
+    const auto tflops = keys.get("tflops"), bandwidth = keys.get("bandwidth");
+    if (tflops.has_value() != bandwidth.has_value()) {
+      fail_at(tflops ? *tflops : *bandwidth, "cpu.tflops and bandwidth: either both or neither");
+    }
+    if (tflops) {
+      machine_.cpu.flops_per_second = figures_.positive_number(*tflops, "cpu.tflops") * 1e12 / sharers(shared);
+      machine_.cpu.bandwidth = figures_.bandwidth(*bandwidth, "cpu.bandwidth") / sharers(shared);
     }
     lane_values_[1] = keys.get("uses");
   }

@@ -118,6 +118,8 @@ class RankWriter {
                {"bandwidth", cost.bandwidth != 0 ? figure(part + "bandwidth", write_bandwidth(cost.bandwidth)) : ""},
                {"round", cost.power_of_two ? "power_of_two" : "exact"}});
     }
+    entries.emplace_back(
+        "expand", tier.expand_bandwidth == 0 ? "" : figure(path + "expand", write_bandwidth(tier.expand_bandwidth)));
     entries.emplace_back("allocation", allocation);
     return entries;
   }
@@ -143,6 +145,8 @@ class RankWriter {
         {"paged", link.paged_efficiency != Link().paged_efficiency
                       ? figure(path + "paged", write_number(link.paged_efficiency))
                       : ""},
+        {"pageable",
+         link.pageable_bandwidth != 0 ? figure(path + "pageable", write_bandwidth(link.pageable_bandwidth)) : ""},
         {"devices", striped ? figure(path + "devices", std::to_string(link.devices)) : ""},
         {"stripe", striped ? figure(path + "stripe", write_bytes(link.stripe_bytes)) : ""},
         {"sustained", bursts ? figure(path + "sustained", write_bandwidth(link.sustained_bandwidth)) : ""},
@@ -158,10 +162,14 @@ class RankWriter {
                      {"count", figure("staging.count", std::to_string(machine_.staging.count))},
                      {"bytes", figure("staging.bytes", write_bytes(machine_.staging.bytes))}});
     }
-    const double rate = machine_.cpu_adam_parameters_per_second;
-    if (rate > 0 || !machine_.lane_uses[1].empty()) {
-      const std::string path = "cpu.adam_parameters_per_second";
-      cpu = map({{"adam_parameters_per_second", rate > 0 ? figure(path, write_number(rate)) : ""},
+    const CpuRates& rates = machine_.cpu;
+    if (rates.adam_parameters_per_second > 0 || rates.can_compute() || !machine_.lane_uses[1].empty()) {
+      const auto rate = [&](const char* key, double value) {
+        return value > 0 ? figure(std::string("cpu.") + key, write_number(value)) : "";
+      };
+      cpu = map({{"adam_parameters_per_second", rate("adam_parameters_per_second", rates.adam_parameters_per_second)},
+                 {"tflops", rate("tflops", rates.flops_per_second / 1e12)},
+                 {"bandwidth", rates.bandwidth > 0 ? figure("cpu.bandwidth", write_bandwidth(rates.bandwidth)) : ""},
                  {"uses", uses(machine_.lane_uses[1])}});
     }
     if (machine_.host_module_ns != 0 || machine_.host_transfer_ns != 0) {

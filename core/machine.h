@@ -45,7 +45,7 @@ struct CopyCommand {
   Place from, to;
   bool from_staging = false, to_staging = false;  // then `offset` is the first staging buffer's index
   Nanoseconds setup_ns = 0;                       // before it starts: taking fresh memory, where the policy reuses none
-  bool paged = false;                             // of unified memory; only simulated machines are slower for it
+  CopyMemory memory = CopyMemory::pinned;         // only simulated machines are slower for what is not pinned
 };
 
 struct OpCommand {

@@ -41,6 +41,9 @@ struct Tier {
   AllocationCost allocation = {};
   AllocatorKind allocator =
       AllocatorKind::exact;  // exact: as the policy has it; caching: simulated, where it has exact
+  // gpu: bytes a second at which what is kept in a smaller format elsewhere (Tensor::stored_bytes) is expanded when it
+  // arrives, counted as it is here; the link waits meanwhile. 0: at once. Simulated machines only.
+  BytesPerSecond expand_bandwidth = 0;
   // nvme, on a real machine: how its files are read and written. 0: the executor's own (executor/swap_file.h).
   Bytes io_block_bytes = 0;
   std::uint32_t io_depth = 0;     // blocks in flight, of each directory
@@ -70,10 +73,16 @@ struct Link {
   // Writes: after `burst_bytes` at `bandwidth` without a pause the device falls to this rate. 0: it never does.
   BytesPerSecond sustained_bandwidth = 0;
   Bytes burst_bytes = 0;
-  // Share of the bandwidth that copies of unified memory reach (Layout::paged_copies): page faults and driver's
+  // Share of the bandwidth that copies of unified memory reach (CopyMemory::unified): page faults and driver's
   // prefetches. Half at best, says bitsandbytes' documentation of paged optimizers.
   double paged_efficiency = 0.5;
+  // Of copies from and to CPU memory that is not page-locked (CopyMemory::pageable); 0: as `bandwidth`.
+  BytesPerSecond pageable_bandwidth = 0;
 };
+
+// What CPU memory a copy to or from it touches: page-locked, pageable, which the driver copies by way of page-locked
+// buffers of its own, or unified, which it moves page by page.
+enum class CopyMemory : std::uint8_t { pinned, pageable, unified };
 
 // Pinned buffers for the path between two tiers that no link joins (gpu <-> cpu memory <-> nvme).
 struct Staging {
@@ -92,6 +101,15 @@ struct Fact {
   std::string confidence;  // published, measured, estimated
   std::string retrieved;   // date, may be empty
   double spread = 0;       // how far repeated measurements lie apart, relative to the figure; 0: not known
+};
+
+// What the CPU computes with, of all its cores together. 0: unknown; a policy that needs the figure is refused.
+struct CpuRates {
+  double adam_parameters_per_second = 0;  // updates of the optimizer
+  double flops_per_second = 0;            // of matrix products, in the precision that it computes in
+  BytesPerSecond bandwidth = 0;           // that its kernels reach from memory
+
+  bool can_compute() const { return flops_per_second > 0 && bandwidth > 0; }
 };
 
 // What an hour of the whole machine costs, all its ranks together; 0: unknown. Source and date are facts.
@@ -113,12 +131,12 @@ struct MachineSpec {
   std::vector<Resource> resources;
   std::vector<Link> links;
   Staging staging;
-  TierId initial_tier = no_tier;              // where persistent tensors start; spills to slower tiers
-  double cpu_adam_parameters_per_second = 0;  // 0: unknown, a policy that needs it is refused
-  std::uint32_t issue_ahead = 1;              // ops issued ahead of the one that runs
-  std::uint32_t copies_in_flight = 1;         // transfers handed to a link at once
-  Nanoseconds host_module_ns = 0;             // host time that a policy driven by module hooks adds per module call
-  Nanoseconds host_transfer_ns = 0;           // host time that each copy costs the GPU's lane: mapping, waking up
+  TierId initial_tier = no_tier;  // where persistent tensors start; spills to slower tiers
+  CpuRates cpu;
+  std::uint32_t issue_ahead = 1;       // ops issued ahead of the one that runs
+  std::uint32_t copies_in_flight = 1;  // transfers handed to a link at once
+  Nanoseconds host_module_ns = 0;      // host time that a policy driven by module hooks adds per module call
+  Nanoseconds host_transfer_ns = 0;    // host time that each copy costs the GPU's lane: mapping, waking up
   // Shared resources that a lane's op occupies while it runs (its bytes over its duration): CPU Adam and DRAM.
   std::array<std::vector<std::uint8_t>, 2> lane_uses;  // 0: GPU, 1: CPU
   Price price;

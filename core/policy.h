@@ -222,7 +222,9 @@ struct Layout {
       false;  // an op's compute overlaps its own arrivals that were not demanded (G10's simulator only)
   bool blocking_step = false;  // an iteration begins when all CPU ops of the one before are done (DeepSpeed's step())
   std::array<bool, max_tiers> allocate_each{};  // copies into the tier take fresh memory, at the machine's cost
-  bool paged_copies = false;                    // all copies are of unified memory: at the links' paged efficiency
+  // What CPU memory tensors of a role lie in: it decides how fast they are copied (core/machine_spec.h).
+  std::array<CopyMemory, role_count> copy_memory = for_every_role(CopyMemory::pinned);
+  CopyMemory staging_memory = CopyMemory::pinned;  // of the staging buffers
   bool fallback_eviction =
       true;  // where the policy names no victims the engine takes the coldest; false: out of memory
   // Where persistent tensors of a role start; no_tier: the machine says.

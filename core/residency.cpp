@@ -26,13 +26,14 @@ Residency::Residency(const MachineSpec& machine, const std::vector<AllocatorSpec
     const Bytes capacity = tier == 0 && unlimited_gpu ? unlimited : machine.tiers[tier].capacity;
     allocators_.push_back(make_allocator(allocators[tier], capacity));
     addressed_[tier] = allocators_.back()->addressed();
+    stores_[tier] = machine.tiers[tier].kind != TierKind::gpu;
     granularity_[tier] = allocators[tier].kind == AllocatorKind::caching ? 1 : machine.tiers[tier].granularity;
   }
   coldest_.fill(none);
   warmest_.fill(none);
 }
 
-TensorId Residency::add_tensor(Bytes bytes, Role role, bool persistent) {
+TensorId Residency::add_tensor(Bytes bytes, Role role, bool persistent, Bytes stored_bytes) {
   TENCACHE_CHECK(bytes > 0);
   const Bytes chunks = chunk_bytes_ == 0 ? 1 : (bytes + chunk_bytes_ - 1) / chunk_bytes_;
   const std::uint32_t chunk_count = static_cast<std::uint32_t>(chunks);
@@ -44,13 +45,24 @@ TensorId Residency::add_tensor(Bytes bytes, Role role, bool persistent) {
     entry.bytes = bytes;
     entry.role = role;
     entry.persistent = persistent;
+    entry.stored_bytes = stored_bytes;
     return tensor;
   }
   const TensorId tensor = static_cast<TensorId>(tensors_.size());
-  tensors_.push_back({bytes, static_cast<ChunkId>(owners_.size()), chunk_count, role, persistent});
+  tensors_.push_back({bytes, static_cast<ChunkId>(owners_.size()), chunk_count, role, persistent, stored_bytes});
   owners_.insert(owners_.end(), chunk_count, tensor);
   if (owners_.size() * tier_count_ > copies_.size()) copies_.resize(owners_.size() * tier_count_);
   return tensor;
+}
+
+// As much of the stored form as the chunk is of the tensor.
+Bytes Residency::stored_part(ChunkId chunk) const {
+  const Entry& tensor = tensors_[owners_[chunk]];
+  const auto stored_until = [&tensor](Bytes end) {
+    return static_cast<Bytes>(static_cast<unsigned __int128>(end) * tensor.stored_bytes / tensor.bytes);
+  };
+  const Bytes begin = begin_of(chunk);
+  return std::max<Bytes>(1, stored_until(begin + bytes_of(chunk)) - stored_until(begin));
 }
 
 TensorId Residency::next_tensor(Bytes bytes) const {
@@ -88,7 +100,7 @@ bool Residency::reserve(ChunkId chunk, TierId tier) {
   Copy& c = mutable_copy(chunk, tier);
   TENCACHE_CHECK(c.state == CopyState::absent);
   Allocator& allocator = *allocators_[tier];
-  const auto offset = allocator.allocate(rounded(bytes_of(chunk), tier), !tensors_[owners_[chunk]].persistent);
+  const auto offset = allocator.allocate(rounded(bytes_in(chunk, tier), tier), !tensors_[owners_[chunk]].persistent);
   if (!offset) return false;
   TENCACHE_CHECK(allocator.used() <= allocator.capacity());
   c.offset = *offset;
@@ -113,7 +125,7 @@ void Residency::release(ChunkId chunk, TierId tier) {
   if (c.evicting) set_evicting(chunk, tier, false);
   c.state = CopyState::absent;
   c.unwritten = false;
-  allocators_[tier]->release(c.offset, rounded(bytes_of(chunk), tier));
+  allocators_[tier]->release(c.offset, rounded(bytes_in(chunk, tier), tier));
   c.offset = 0;
   if (tier == 0 && was_valid) rank_copies_below(chunk, false);  // they are the only ones now
 }

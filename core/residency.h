@@ -65,7 +65,8 @@ class Residency {
             bool unlimited_gpu);
 
   // Tensors. Ids of removed tensors are used again (by tensors of as many chunks).
-  TensorId add_tensor(Bytes bytes, Role role, bool persistent);
+  // `stored_bytes`: as Tensor has it.
+  TensorId add_tensor(Bytes bytes, Role role, bool persistent, Bytes stored_bytes = 0);
   TensorId next_tensor(Bytes bytes) const;        // the id that `add_tensor` gives next
   void reserve(std::span<const Tensor> tensors);  // these will be added
   void remove_tensor(TensorId tensor);            // all its copies must be absent
@@ -91,9 +92,16 @@ class Residency {
     const Bytes begin = (chunk - tensor.first_chunk) * chunk_bytes_;
     return std::min(chunk_bytes_, tensor.bytes - begin);
   }
+  // In the format that the tier keeps it in (Tensor::stored_bytes).
+  Bytes bytes_in(ChunkId chunk, TierId tier) const {
+    const Entry& tensor = tensors_[owners_[chunk]];
+    return tensor.stored_bytes == 0 || !stores_[tier] ? bytes_of(chunk) : stored_part(chunk);
+  }
+  // Of a copy between the two: it is expanded on arrival, and packed before it leaves.
+  Bytes bytes_moved(ChunkId chunk, TierId from, TierId to) const { return bytes_in(chunk, stores_[from] ? from : to); }
   // What the chunk takes in that tier: rounded to the tier's granularity and the allocator's buffers.
   Bytes footprint(ChunkId chunk, TierId tier) const {
-    const Bytes bytes = rounded(bytes_of(chunk), tier);
+    const Bytes bytes = rounded(bytes_in(chunk, tier), tier);
     return addressed_[tier] ? allocators_[tier]->footprint(bytes) : bytes;
   }
 
@@ -107,10 +115,10 @@ class Residency {
   const Allocator& allocator(TierId tier) const { return *allocators_[tier]; }
   bool addressed(TierId tier) const { return addressed_[tier]; }  // Allocator::addressed
   bool has_room(ChunkId chunk, TierId tier) const {
-    return allocators_[tier]->has_room(rounded(bytes_of(chunk), tier));
+    return allocators_[tier]->has_room(rounded(bytes_in(chunk, tier), tier));
   }
   bool could_hold(ChunkId chunk, TierId tier) const {
-    return allocators_[tier]->could_hold(rounded(bytes_of(chunk), tier));
+    return allocators_[tier]->could_hold(rounded(bytes_in(chunk, tier), tier));
   }
 
   // Copies.
@@ -166,10 +174,12 @@ class Residency {
     std::uint32_t chunk_count = 0;
     Role role = Role::activation;
     bool persistent = false;
+    Bytes stored_bytes = 0;  // 0: as `bytes`
   };
 
   Bytes rounded(Bytes bytes, TierId tier) const { return (bytes + granularity_[tier] - 1) & ~(granularity_[tier] - 1); }
   Copy& mutable_copy(ChunkId chunk, TierId tier) { return copies_[chunk * tier_count_ + tier]; }
+  Bytes stored_part(ChunkId chunk) const;
   void rank_copies_below(ChunkId chunk, bool coldest);
   void unlink(ChunkId chunk, TierId tier);
   void link(ChunkId chunk, TierId tier, bool coldest);
@@ -179,6 +189,7 @@ class Residency {
   Bytes chunk_bytes_;
   std::array<Bytes, max_tiers> granularity_{};
   std::array<bool, max_tiers> addressed_{};
+  std::array<bool, max_tiers> stores_{};  // in Tensor::stored_bytes: tiers of other kinds than the GPU's
   std::vector<std::unique_ptr<Allocator>> allocators_;
   std::vector<Entry> tensors_;
   std::vector<TensorId> owners_;                             // of chunks

@@ -123,7 +123,10 @@ struct Tensor {
   Bytes bytes = 0;
   Role role = Role::activation;
   bool persistent = false;  // keeps its content from one iteration to the next
-  Bytes stored_bytes = 0;   // in tiers other than the GPU's, where it is kept in another format; 0: `bytes`
+  Bytes stored_bytes = 0;   // in tiers of other kinds than the GPU's, where it is kept in another format; 0: `bytes`
+
+  // The fewer of the two.
+  Bytes least_bytes() const { return stored_bytes == 0 || stored_bytes > bytes ? bytes : stored_bytes; }
 };
 
 // What an op launches. Few ops differ in it, so that each distinct one stands once in Trace::kernels.

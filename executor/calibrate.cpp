@@ -452,7 +452,7 @@ Calibration calibrate(const CalibrateOptions& options) {
   if (options.adam_step) {
     say("the optimizer on the CPU");
     const MeasuredMedian rate = time_adam(options);
-    machine.cpu_adam_parameters_per_second = rate.value;
+    machine.cpu.adam_parameters_per_second = rate.value;
     facts.add("cpu.adam_parameters_per_second", "AdamW steps on state beyond a core's caches, one core, median",
               rate.spread);
   } else {

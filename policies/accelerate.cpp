@@ -8,7 +8,7 @@
 // 2. A hook before a module copies its weights, one after it frees them: nothing is fetched ahead, nothing is kept.
 // 3. Nothing else moves. The KV cache stays on the GPU, and what does not fit there is out of memory.
 //
-// Accelerate copies from memory that is not pinned: give the machine a link of the rate that such copies reach.
+// Its copies are from pageable memory (CopyMemory).
 #include <string>
 #include <vector>
 
@@ -39,6 +39,8 @@ class Accelerate final : public Policy {
     Layout layout;
     layout.fallback_eviction = overflow_ == "evict";
     layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
+    layout.copy_memory.fill(CopyMemory::pageable);
+    layout.staging_memory = CopyMemory::pageable;
     if (program == nullptr) return layout;
     layout.start = find_homes(machine, program->trace).start(program->trace, layout.chunk_bytes);
     return layout;

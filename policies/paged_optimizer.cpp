@@ -38,7 +38,8 @@ class PagedOptimizer final : public Policy {
     Layout layout;
     layout.chunk_bytes = page;
     layout.fallback_eviction = overflow_ == "evict";
-    layout.paged_copies = true;
+    layout.copy_memory.fill(CopyMemory::unified);
+    layout.staging_memory = CopyMemory::unified;
     layout.initial.fill(0);
     return layout;
   }

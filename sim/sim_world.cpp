@@ -16,9 +16,14 @@ constexpr std::size_t lanes = lane_count;
 constexpr Nanoseconds never = SimServer::never;
 constexpr Nanoseconds too_late = never - 1;  // the clock would pass longest_clock_ns before
 
-BytesPerSecond cap_of_copy(const Link& link, Bytes bytes, bool paged) {
-  BytesPerSecond bandwidth = link.bandwidth;
-  if (paged) bandwidth = static_cast<BytesPerSecond>(link.paged_efficiency * static_cast<double>(link.bandwidth));
+BytesPerSecond bandwidth_of(const Link& link, CopyMemory memory) {
+  if (memory == CopyMemory::pageable && link.pageable_bandwidth != 0) return link.pageable_bandwidth;
+  if (memory != CopyMemory::unified) return link.bandwidth;
+  return static_cast<BytesPerSecond>(link.paged_efficiency * static_cast<double>(link.bandwidth));
+}
+
+BytesPerSecond cap_of_copy(const Link& link, Bytes bytes, CopyMemory memory) {
+  const BytesPerSecond bandwidth = bandwidth_of(link, memory);
   if (link.devices <= 1 || link.stripe_bytes == 0) return std::max<BytesPerSecond>(1, bandwidth);
   const std::uint64_t stripes = bytes / link.stripe_bytes + (bytes % link.stripe_bytes == 0 ? 0 : 1);
   const std::uint64_t reached = std::min<std::uint64_t>(link.devices, stripes);
@@ -91,7 +96,7 @@ Fence SimWorld::submit(std::size_t rank, const CopyCommand& copy, Tag tag, const
   job.tag = tag;
   job.bytes = copy.bytes;
   job.fixed_ns = copy.setup_ns + link.latency_ns + fault.delay_ns;
-  job.cap = std::max<BytesPerSecond>(1, cap_of_copy(link, copy.bytes, copy.paged) / fault.slow_factor);
+  job.cap = std::max<BytesPerSecond>(1, cap_of_copy(link, copy.bytes, copy.memory) / fault.slow_factor);
   job.fails = fault.failure.has_value();
   if (ranks_[rank].spec->host_transfer_ns > 0) ++ranks_[rank].uncharged;
   return take_up(server);

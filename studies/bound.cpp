@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
@@ -12,6 +13,7 @@
 #include "studies/bound_late.h"
 #include "studies/bound_paths.h"
 #include "studies/bound_trace.h"
+#include "traces/transform/lower.h"
 #include "traces/transform/split_ranks.h"
 
 namespace tencache {
@@ -511,7 +513,8 @@ class RankBound {
   std::string misfit() const {
     const Trace& trace = *trace_.trace;
     double persistent = 0, capacity = 0;
-    for (const Tensor& tensor : trace.tensors) persistent += tensor.persistent ? static_cast<double>(tensor.bytes) : 0;
+    for (const Tensor& tensor : trace.tensors)
+      persistent += tensor.persistent ? static_cast<double>(tensor.least_bytes()) : 0;
     for (const Tier& tier : machine_.tiers) capacity += static_cast<double>(tier.capacity);
     if (persistent > capacity) {
       return "persistent tensors take " + format_bytes(static_cast<Bytes>(persistent)) + ", all tiers together have " +
@@ -522,13 +525,13 @@ class RankBound {
       const Op& op = trace.ops[index];
       const TierId tier = machine_.tier_of(op.device);
       if (tier == no_tier) return "op '" + trace.name(op) + "' runs on the CPU, the machine has no such tier";
-      if (is_movable(op)) continue;
+      if (bound_kind_of(trace, op, machine_) == OpKind::movable) continue;
       Bytes bytes = 0;
       for (std::uint64_t i = op.first_access; i < op.first_access + op.read_count + op.write_count; ++i) {
         const TensorId tensor = trace.accesses[i];
         if (seen[tensor] == index) continue;
         seen[tensor] = index;
-        bytes += trace.tensors[tensor].bytes;
+        bytes += tier == 0 ? trace.tensors[tensor].bytes : trace.tensors[tensor].least_bytes();
       }
       if (bytes > machine_.tiers[tier].capacity) {
         return "op '" + trace.name(op) + "' (op " + std::to_string(index) + ") needs " + format_bytes(bytes) +
@@ -536,10 +539,6 @@ class RankBound {
       }
     }
     return "";
-  }
-  bool is_movable(const Op& op) const {
-    return op.device == Device::gpu && op.phase == Phase::optimizer && machine_.cpu_adam_parameters_per_second > 0 &&
-           machine_.tier_of(Device::cpu) != no_tier;
   }
 
   const MachineSpec& machine_;
@@ -552,7 +551,13 @@ class RankBound {
   std::vector<Weight> weights_;
 };
 
-Bound bound_of_rank(const Trace& trace, const MachineSpec& machine) {
+Bound bound_of_rank(const Trace& recorded_trace, const MachineSpec& machine) {
+  std::optional<Trace> timed;
+  if (std::ranges::any_of(recorded_trace.ops, lacks_cpu_time)) {
+    timed = recorded_trace;
+    time_cpu_ops(*timed, machine);
+  }
+  const Trace& trace = timed ? *timed : recorded_trace;
   const RankBound recorded(trace, machine);
   Bound bound = recorded.bound();
   for (const OpIndex begin : recorded.turning_points()) {

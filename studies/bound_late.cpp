@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "core/cpu_update.h"
+#include "core/cpu_op.h"
 
 namespace tencache {
 namespace {
@@ -53,7 +53,7 @@ class LateOps {
     for (const BoundUnit& unit : units_) {
       const std::size_t first_of_unit = late_.size();
       for (OpIndex index = unit.first; index < unit.end; ++index) {
-        const OpKind kind = bound_kind_of(trace_.ops[index], machine_);
+        const OpKind kind = bound_kind_of(trace_, trace_.ops[index], machine_);
         if (kind == OpKind::gpu) continue;
         LateOp op{.ready_ns = -forever,
                   .needed_ns = forever,
@@ -65,7 +65,7 @@ class LateOps {
         if (kind == OpKind::movable) {
           op.movable = next_movable++;
           op.cpu_ns = static_cast<double>(trace_.ops[index].gap_before_ns +
-                                          duration_on_cpu(trace_, trace_.ops[index], machine_));
+                                          *duration_on_cpu(trace_, trace_.ops[index], machine_));
           least_ns = std::min(op.cpu_ns, static_cast<double>(movable[op.movable].gpu_ns));
         }
         for (const Use& use : schedule_.uses(index)) {
@@ -76,7 +76,7 @@ class LateOps {
       }
       std::size_t at = first_of_unit;
       for (OpIndex index = unit.first; index < unit.end; ++index) {
-        if (bound_kind_of(trace_.ops[index], machine_) == OpKind::gpu) {
+        if (bound_kind_of(trace_, trace_.ops[index], machine_) == OpKind::gpu) {
           gpu_ns += static_cast<double>(time_of(trace_.ops[index]));
           finish(index, gpu_ns);
         } else {
@@ -97,7 +97,7 @@ class LateOps {
     };
     double gpu_ns = 0;
     for (OpIndex index = 0; index < trace_.ops.size(); ++index) {  // of the next iteration
-      if (bound_kind_of(trace_.ops[index], machine_) != OpKind::gpu) continue;
+      if (bound_kind_of(trace_, trace_.ops[index], machine_) != OpKind::gpu) continue;
       need(index, gpu_ns);
       gpu_ns += static_cast<double>(time_of(trace_.ops[index]));
     }
@@ -105,7 +105,7 @@ class LateOps {
     for (std::size_t unit = units_.size(); unit-- > 0;) {
       std::vector<OpIndex> ops;
       for (OpIndex index = units_[unit].first; index < units_[unit].end; ++index) {
-        if (bound_kind_of(trace_.ops[index], machine_) != OpKind::gpu) ops.push_back(index);
+        if (bound_kind_of(trace_, trace_.ops[index], machine_) != OpKind::gpu) ops.push_back(index);
       }
       const std::size_t begin = end - ops.size();
       for (std::size_t i = 0; i < ops.size(); ++i) {
@@ -150,7 +150,7 @@ class Rounds {
       begins_ns_.push_back(gpu_ns);
       for (OpIndex index = of.units[unit].first; index < of.units[unit].end; ++index) {
         const Op& op = trace_.ops[index];
-        if (bound_kind_of(op, machine) == OpKind::gpu) gpu_ns += static_cast<double>(op.occupied_ns());
+        if (bound_kind_of(trace_, op, machine) == OpKind::gpu) gpu_ns += static_cast<double>(op.occupied_ns());
       }
       for (const Touch& touch : of.touches(unit)) mark(touch, unit);
     }

@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/cpu_update.h"
+#include "core/cpu_op.h"
 #include "core/schedule.h"
 #include "studies/bound_late.h"
 
 namespace tencache {
 
-OpKind bound_kind_of(const Op& op, const MachineSpec& machine) {
+OpKind bound_kind_of(const Trace& trace, const Op& op, const MachineSpec& machine) {
   if (op.device == Device::cpu) return OpKind::cpu;
-  const bool may_move = op.phase == Phase::optimizer && machine.cpu_adam_parameters_per_second > 0 &&
-                        machine.tier_of(Device::cpu) != no_tier;
-  return may_move ? OpKind::movable : OpKind::gpu;
+  return duration_on_cpu(trace, op, machine) ? OpKind::movable : OpKind::gpu;
 }
 
 namespace {
@@ -50,7 +48,7 @@ class Chains {
     double before = 0;
     for (OpIndex index = 0; index < trace.ops.size(); ++index) {
       const Op& op = trace.ops[index];
-      if (bound_kind_of(op, machine) != OpKind::gpu) continue;
+      if (bound_kind_of(trace, op, machine) != OpKind::gpu) continue;
       for (const Use& use : schedule.uses(index)) {
         Times& first = first_[use.tensor];
         first.use = std::min(first.use, before);
@@ -122,8 +120,8 @@ void find_own_bytes(BoundTrace& result, const Trace& trace, const Schedule& sche
   for (std::size_t i = 0; i < op_of_movable.size(); ++i) {
     for (const Use& use : schedule.uses(op_of_movable[i])) {
       if (!trace.tensors[use.tensor].persistent || !use.read || schedule.ops_of(use.tensor).size() != 1) continue;
-      result.movable[i].bytes_in += trace.tensors[use.tensor].bytes;
-      if (use.write) result.movable[i].bytes_out += trace.tensors[use.tensor].bytes;
+      result.movable[i].bytes_in += trace.tensors[use.tensor].least_bytes();
+      if (use.write) result.movable[i].bytes_out += trace.tensors[use.tensor].least_bytes();
     }
   }
 }
@@ -147,12 +145,12 @@ BoundTrace::BoundTrace(const Trace& of, const MachineSpec& machine) : trace(&of)
     cpu_ops.clear();
     for (OpIndex index = unit.first; index < unit.end; ++index) {
       const Op& op = of.ops[index];
-      const OpKind kind = bound_kind_of(op, machine);
+      const OpKind kind = bound_kind_of(of, op, machine);
       const Nanoseconds time_ns = op.occupied_ns();
       const bool waits = kind != OpKind::gpu && waits_for_gpu(schedule.uses(index), by_gpu);
       if (kind == OpKind::gpu) unit.gpu_ns += time_ns;
       if (kind == OpKind::movable) {
-        const Nanoseconds cpu = op.gap_before_ns + duration_on_cpu(of, op, machine);
+        const Nanoseconds cpu = op.gap_before_ns + *duration_on_cpu(of, op, machine);
         movable.push_back({.unit = static_cast<std::uint32_t>(units.size()),
                            .gpu_ns = time_ns,
                            .cpu_ns = waits || cpu_lane_waits ? cpu : 0});
@@ -175,7 +173,7 @@ BoundTrace::BoundTrace(const Trace& of, const MachineSpec& machine) : trace(&of)
     unit.touches_end = all_touches.size();
     chains.cpu_ops(cpu_ops);
     for (OpIndex index = unit.first; index < unit.end; ++index) {
-      if (bound_kind_of(of.ops[index], machine) != OpKind::gpu) continue;
+      if (bound_kind_of(of, of.ops[index], machine) != OpKind::gpu) continue;
       chains.gpu_op(index);
       for (const Use& use : schedule.uses(index)) {
         by_gpu[use.tensor].read |= use.read;
@@ -265,7 +263,8 @@ class Demand {
     bool read_in_next = false;    // the first to touch it in the next iteration reads it
   };
 
-  double bytes_of(TensorId tensor) const { return static_cast<double>(trace_.trace->tensors[tensor].bytes); }
+  // As it crosses a link.
+  double bytes_of(TensorId tensor) const { return static_cast<double>(trace_.trace->tensors[tensor].least_bytes()); }
 
   // Over the iteration's end: who touches each tensor first, and whether the CPU's lane may still be writing it.
   void find_first_touches() {

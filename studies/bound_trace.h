@@ -2,7 +2,7 @@
 //
 // A unit is an op, or a whole run of reorderable ops, whose order a policy chooses. Of an op it matters whether it is
 // - fixed to the GPU: it runs there, in order, whatever the policy;
-// - movable: an optimizer op recorded on the GPU, which a policy may move to the CPU (traces/transform/lower.h);
+// - movable: recorded on the GPU, and a policy may move it to the CPU (core/cpu_op.h);
 // - fixed to the CPU, whose lane runs beside the GPU's and may lag behind it or run ahead.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace tencache {
 inline constexpr double forever = std::numeric_limits<double>::infinity();  // ns
 
 enum class OpKind : std::uint8_t { gpu, movable, cpu };
-OpKind bound_kind_of(const Op& op, const MachineSpec& machine);
+OpKind bound_kind_of(const Trace& trace, const Op& op, const MachineSpec& machine);
 
 // What the ops of a unit do with a tensor. An output is written without being read by the same op.
 struct Touch {

@@ -36,6 +36,8 @@ std::string change_text(StallCause cause) {
   switch (cause) {
     case StallCause::cpu_optimizer:
       return "the CPU's updates take no time";
+    case StallCause::cpu_compute:
+      return "the CPU computes in no time";
     case StallCause::memory:
       return "GPU memory for everything";
     case StallCause::collective:
@@ -363,7 +365,14 @@ class Explaining {
 void remove_from_machine(MachineSpec& machine, const Trace& trace, StallCause cause) {
   switch (cause) {
     case StallCause::cpu_optimizer:
-      if (machine.cpu_adam_parameters_per_second > 0) machine.cpu_adam_parameters_per_second = no_time;
+      if (machine.cpu.adam_parameters_per_second > 0) machine.cpu.adam_parameters_per_second = no_time;
+      machine.lane_uses[1].clear();
+      return;
+    case StallCause::cpu_compute:
+      if (machine.cpu.can_compute()) {
+        machine.cpu.flops_per_second = no_time;
+        machine.cpu.bandwidth = static_cast<BytesPerSecond>(no_time);
+      }
       machine.lane_uses[1].clear();
       return;
     case StallCause::memory: {
@@ -408,7 +417,7 @@ TimeParts parts_of(const RunResult& result) {
 double& StallSeconds::operator[](StallCause cause) {
   constexpr std::array members = {&StallSeconds::h2d,        &StallSeconds::d2h,           &StallSeconds::nvme_read,
                                   &StallSeconds::nvme_write, &StallSeconds::cpu_optimizer, &StallSeconds::memory,
-                                  &StallSeconds::collective};
+                                  &StallSeconds::collective, &StallSeconds::cpu_compute};
   static_assert(members.size() == stall_cause_count);
   return this->*members[static_cast<std::size_t>(cause)];
 }
@@ -428,7 +437,8 @@ MachineSpec machine_without(const MachineSpec& machine, const Trace& trace, Stal
 
 void remove_from_trace(Trace& trace, StallCause cause) {
   for (Op& op : trace.ops) {
-    if (cause == StallCause::cpu_optimizer && op.device == Device::cpu) op.duration_ns = 0;
+    const StallCause waited_for = op.phase == Phase::optimizer ? StallCause::cpu_optimizer : StallCause::cpu_compute;
+    if (op.device == Device::cpu && cause == waited_for) op.duration_ns = 0;
     if (cause == StallCause::collective) op.rendezvous = 0;
   }
 }

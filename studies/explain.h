@@ -6,7 +6,8 @@
 // cause the next may bind. So for each cause with a stall the same trace is simulated again without it:
 //
 //   h2d, d2h, nvme_read, nvme_write  links of that cause move anything in no time (no latency, no shared resource)
-//   cpu_optimizer                    the CPU's ops and updates take no time
+//   cpu_optimizer                    the CPU's updates take no time
+//   cpu_compute                      the CPU's other ops take no time
 //   memory                           the GPU has room for everything twice over
 //   collective                       ranks do not wait for each other
 //
@@ -37,7 +38,8 @@ namespace tencache {
 
 // Seconds of an iteration, by StallCause.
 struct StallSeconds {
-  double h2d = 0, d2h = 0, nvme_read = 0, nvme_write = 0, cpu_optimizer = 0, memory = 0, collective = 0;
+  double h2d = 0, d2h = 0, nvme_read = 0, nvme_write = 0, cpu_optimizer = 0, memory = 0, collective = 0,
+         cpu_compute = 0;
 
   double& operator[](StallCause cause);
   double operator[](StallCause cause) const { return const_cast<StallSeconds&>(*this)[cause]; }
@@ -45,7 +47,7 @@ struct StallSeconds {
 double sum_of(const StallSeconds& stalls);
 inline constexpr std::array all_causes = {StallCause::h2d,        StallCause::d2h,           StallCause::nvme_read,
                                           StallCause::nvme_write, StallCause::cpu_optimizer, StallCause::memory,
-                                          StallCause::collective};
+                                          StallCause::collective, StallCause::cpu_compute};
 static_assert(all_causes.size() == stall_cause_count);
 
 inline constexpr double no_seconds = std::numeric_limits<double>::quiet_NaN();

@@ -24,17 +24,17 @@ void set_capacity(MachineSpec& machine, TierId tier, Bytes bytes) {
 bool alike(const MachineSpec& a, const MachineSpec& b) {
   const auto tier = [](const Tier& of) {
     return std::tuple(of.kind, of.capacity, of.granularity, of.allocation.per_call_ns, of.allocation.bandwidth,
-                      of.allocation.power_of_two);
+                      of.allocation.power_of_two, of.expand_bandwidth);
   };
   const auto link = [](const Link& of) {
     return std::tuple(of.from, of.to, of.bandwidth, of.latency_ns, of.uses, of.queue_depth, of.devices, of.stripe_bytes,
-                      of.sustained_bandwidth, of.burst_bytes);
+                      of.sustained_bandwidth, of.burst_bytes, of.pageable_bandwidth);
   };
   const auto resource = [](const Resource& of) { return std::tuple(of.bandwidth, of.shared == none); };
   const auto rest = [](const MachineSpec& of) {
     return std::tuple(of.staging.tier, of.staging.count, of.staging.bytes, of.initial_tier,
-                      of.cpu_adam_parameters_per_second, of.issue_ahead, of.copies_in_flight, of.host_module_ns,
-                      of.host_transfer_ns, of.lane_uses);
+                      of.cpu.adam_parameters_per_second, of.cpu.flops_per_second, of.cpu.bandwidth, of.issue_ahead,
+                      of.copies_in_flight, of.host_module_ns, of.host_transfer_ns, of.lane_uses);
   };
   return std::ranges::equal(a.tiers, b.tiers, {}, tier, tier) && std::ranges::equal(a.links, b.links, {}, link, link) &&
          std::ranges::equal(a.resources, b.resources, {}, resource, resource) && rest(a) == rest(b);

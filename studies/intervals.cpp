@@ -48,6 +48,7 @@ std::vector<FigureReference> figures_of(MachineSpec& machine) {
     add(path + "capacity", tier.kind == TierKind::gpu ? FigureKind::gpu_memory : FigureKind::capacity, &tier.capacity);
     add(path + "allocation.per_call", FigureKind::time, &tier.allocation.per_call_ns);
     add(path + "allocation.bandwidth", FigureKind::bandwidth, &tier.allocation.bandwidth);
+    add(path + "expand", FigureKind::bandwidth, &tier.expand_bandwidth);
   }
   for (Resource& resource : machine.resources) {
     add("resources." + resource.name + ".bandwidth", FigureKind::bandwidth, &resource.bandwidth);
@@ -58,8 +59,11 @@ std::vector<FigureReference> figures_of(MachineSpec& machine) {
     add(path + "latency", FigureKind::time, &link.latency_ns);
     add(path + "sustained", FigureKind::bandwidth, &link.sustained_bandwidth);
     add(path + "burst", FigureKind::capacity, &link.burst_bytes);
+    add(path + "pageable", FigureKind::bandwidth, &link.pageable_bandwidth);
   }
-  add("cpu.adam_parameters_per_second", FigureKind::rate, &machine.cpu_adam_parameters_per_second);
+  add("cpu.adam_parameters_per_second", FigureKind::rate, &machine.cpu.adam_parameters_per_second);
+  add("cpu.tflops", FigureKind::rate, &machine.cpu.flops_per_second);
+  add("cpu.bandwidth", FigureKind::bandwidth, &machine.cpu.bandwidth);
   add("host.per_module", FigureKind::time, &machine.host_module_ns);
   add("host.per_transfer", FigureKind::time, &machine.host_transfer_ns);
   return figures;

@@ -164,8 +164,11 @@ void set_rank(const MachineParameter& parameter, MachineSpec& machine, double va
       return forget(machine, "tiers." + tier.name + ".capacity");
     }
     case Kind::cpu_adam:
-      machine.cpu_adam_parameters_per_second = value;
+      machine.cpu.adam_parameters_per_second = value;
       return forget(machine, "cpu.adam_parameters_per_second");
+    case Kind::cpu_bandwidth:
+      machine.cpu.bandwidth = rounded(value);
+      return forget(machine, "cpu.bandwidth");
     case Kind::gpu_speed:
       return;
   }
@@ -202,7 +205,8 @@ std::vector<MachineParameter> parameters_of(const MachineSpec& machine) {
   if (has(between_gpu_and_cpu)) add("pcie", Kind::links_between_gpu_and_cpu, 0);
   if (has(of_storage) && fastest_read(machine) > 0) add("nvme", Kind::links_of_storage, 0);
   for (std::size_t i = 0; i < machine.tiers.size(); ++i) add(machine.tiers[i].name + "_memory", Kind::tier, i);
-  if (machine.cpu_adam_parameters_per_second > 0) add("cpu_adam", Kind::cpu_adam, 0);
+  if (machine.cpu.adam_parameters_per_second > 0) add("cpu_adam", Kind::cpu_adam, 0);
+  if (machine.cpu.can_compute()) add("cpu_bandwidth", Kind::cpu_bandwidth, 0);
   add("gpu_speed", Kind::gpu_speed, 0);
   return parameters;
 }
@@ -229,7 +233,9 @@ double value_of(const MachineParameter& parameter, const MachineSpec& machine) {
     case Kind::tier:
       return static_cast<double>(machine.tiers[parameter.index].capacity);
     case Kind::cpu_adam:
-      return machine.cpu_adam_parameters_per_second;
+      return machine.cpu.adam_parameters_per_second;
+    case Kind::cpu_bandwidth:
+      return static_cast<double>(machine.cpu.bandwidth);
     case Kind::gpu_speed:
       break;
   }

@@ -7,6 +7,7 @@
 //   dram, nvme_total, … a shared resource's bandwidth (every name of MachineSpec::resources)
 //   gpu_memory, cpu_memory, nvme_memory  the capacity of a tier (every name of MachineSpec::tiers with "_memory")
 //   cpu_adam           parameters a second that the CPU updates
+//   cpu_bandwidth      bytes a second that the CPU's kernels read and write
 //   gpu_speed          factor on the GPU's arithmetic: durations of its ops are divided by it, gaps stay
 //
 // A link that is made faster takes along what would hold it back and is its
@@ -38,6 +39,7 @@ struct MachineParameter {
     resource,
     tier,
     cpu_adam,
+    cpu_bandwidth,
     gpu_speed
   };
   std::string name;

@@ -64,7 +64,9 @@ Engine::Engine(const MachineSpec& spec, Machine& machine, Policy& policy, const 
   memory_.reserve(program->trace.tensors);
   lives_.reserve(program->trace.tensors.size());
   for (const Tensor& tensor : program->trace.tensors) {
-    lives_.begin(memory_.add_tensor(tensor.bytes, tensor.role, tensor.persistent));
+    // A machine that moves real bytes moves them as they are.
+    const Bytes stored = machine.pretends() ? tensor.stored_bytes : 0;
+    lives_.begin(memory_.add_tensor(tensor.bytes, tensor.role, tensor.persistent, stored));
   }
   transfers_.follow(memory_.chunk_total());
 }
@@ -322,7 +324,7 @@ void Engine::place_initially(TensorId tensor) {
 
 // The room is taken.
 void Engine::initialise(TensorId tensor, ChunkId chunk, TierId tier) {
-  machine_.initialise(tensor, chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk),
+  machine_.initialise(tensor, chunk, memory_.begin_of(chunk), memory_.bytes_in(chunk, tier),
                       {tier, memory_.copy(chunk, tier).offset});
   memory_.commit(chunk, tier);
 }

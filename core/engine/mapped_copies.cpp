@@ -24,7 +24,7 @@ void MappedCopies::free(ChunkId chunk, TierId tier) {
   const Bytes used_before = memory_.used(tier);
   memory_.release(chunk, tier);
   if (maps_) {
-    machine_.unmap(memory_.tensor_of(chunk), chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk), place);
+    machine_.unmap(memory_.tensor_of(chunk), chunk, memory_.begin_of(chunk), memory_.bytes_in(chunk, tier), place);
   }
   if (timeline_ != nullptr) sample(chunk, tier, used_before);
 }
@@ -41,7 +41,7 @@ void MappedCopies::drop(ChunkId chunk, TierId tier) {
 // need not know.
 void MappedCopies::map(ChunkId chunk, TierId tier, MappedFor what) {
   const TensorId tensor = memory_.tensor_of(chunk);
-  const Bytes bytes = memory_.bytes_of(chunk);
+  const Bytes bytes = memory_.bytes_in(chunk, tier);
   for (int refused = 0;;) {
     try {
       machine_.map(tensor, chunk, memory_.begin_of(chunk), bytes, {tier, memory_.copy(chunk, tier).offset}, what);

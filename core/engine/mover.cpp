@@ -471,6 +471,14 @@ Nanoseconds Mover::setup_of(Bytes bytes, TierId tier) const {
   return cost.per_call_ns + static_cast<Nanoseconds>(std::min(size_ns, most_ns));
 }
 
+// Of what arrives in a smaller form than its tier keeps it in.
+Nanoseconds Mover::expansion_of(const Transfer& t) const {
+  const BytesPerSecond rate = parts_.spec.tiers[t.to].expand_bandwidth;
+  const Bytes bytes = parts_.memory.bytes_in(t.chunk, t.to);
+  if (rate == 0 || bytes <= parts_.memory.bytes_moved(t.chunk, t.from, t.to)) return 0;
+  return static_cast<Nanoseconds>((static_cast<uint128>(bytes) * static_cast<uint128>(second_ns) + rate - 1) / rate);
+}
+
 bool Mover::source_stands(TransferId id) const {
   const Transfer& t = parts_.transfers[id];
   return t.hop > 0 || (parts_.memory.valid(t.chunk, t.from) && parts_.memory.copy(t.chunk, t.from).writers == 0);
@@ -496,7 +504,7 @@ bool Mover::try_start(TransferId id) {
   const Transfer& t = parts_.transfers[id];
   if (t.hop == 0) {
     const bool staged = t.route.hops > 1;
-    if (staged && !parts_.transfers.take_staging(id, parts_.memory.bytes_of(t.chunk))) return false;
+    if (staged && !parts_.transfers.take_staging(id, parts_.memory.bytes_moved(t.chunk, t.from, t.to))) return false;
     if (t.purpose == Purpose::fetch && !room_for_fetch(id)) {
       if (staged) parts_.transfers.free_staging(id);
       return false;
@@ -550,13 +558,15 @@ void Mover::submit(TransferId id) {
   copy.tensor = parts_.memory.tensor_of(t.chunk);
   copy.chunk = t.chunk;
   copy.begin = parts_.memory.begin_of(t.chunk);
-  copy.bytes = parts_.memory.bytes_of(t.chunk);
+  copy.bytes = parts_.memory.bytes_moved(t.chunk, t.from, t.to);
   copy.from = first ? Place{t.from, parts_.memory.copy(t.chunk, t.from).offset} : staging;
   copy.to = last ? Place{t.to, parts_.memory.copy(t.chunk, t.to).offset} : staging;
   copy.from_staging = !first;
   copy.to_staging = !last;
-  if (last) copy.setup_ns = setup_of(copy.bytes, t.to);
-  copy.paged = parts_.layout.paged_copies;
+  if (last) copy.setup_ns = setup_of(parts_.memory.bytes_in(t.chunk, t.to), t.to) + expansion_of(t);
+  copy.memory = copy.from_staging || copy.to_staging
+                    ? parts_.layout.staging_memory
+                    : parts_.layout.copy_memory[static_cast<std::size_t>(parts_.memory.role(copy.tensor))];
   if (first) parts_.memory.add_reader(t.chunk, t.from);
   parts_.transfers.begin(id, copy.bytes, parts_.moment.now);
   t.fence = parts_.machine.submit(copy, make_tag(TagKind::transfer, id));
@@ -572,7 +582,7 @@ void Mover::complete(TransferId id, const Completion& completion) {
   TENCACHE_CHECK(t.route.hops == 1 || t.staging.count > 0);
   parts_.transfers.end(id);
   const bool done = completion.status == CompletionStatus::done;
-  const Bytes bytes = done ? parts_.memory.bytes_of(t.chunk) : 0;
+  const Bytes bytes = done ? parts_.memory.bytes_moved(t.chunk, t.from, t.to) : 0;
   const LinkId link = t.link();
   parts_.ledger.copied(link, bytes, completion.end_ns - completion.start_ns);
   if (parts_.ledger.has_timeline()) {

@@ -92,7 +92,8 @@ class Mover final : public ActionTaker {
   bool room_for_fetch(TransferId id);
   void submit(TransferId id);
   Nanoseconds setup_of(Bytes bytes, TierId tier) const;  // of a copy into the tier
-  void release_source(const Transfer& t);                // of an eviction, unless somebody needs it again
+  Nanoseconds expansion_of(const Transfer& t) const;
+  void release_source(const Transfer& t);  // of an eviction, unless somebody needs it again
   void arrive(TransferId id);
   void tell_waiting_ops(const Transfer& arrived);
   void fail(TransferId id, bool cancelled);

@@ -129,13 +129,22 @@ std::optional<NextOp> OwnedProgram::next(std::uint8_t lane) const {
   return NextOp{op, program_->trace.ops[op].gap_before_ns, lane == 0 && sequence.at == 0 && sequence.issued > 0};
 }
 
+// `place`: of the op of the other lane, relative to the iteration's first.
+StallCause OwnedProgram::cause_of(std::int64_t place, const Sequence& other) const {
+  if (place < 0) place += static_cast<std::int64_t>(other.ops.size());
+  const Op& op = program_->trace.ops[other.ops[static_cast<std::size_t>(place)]];
+  return op.phase == Phase::optimizer ? StallCause::cpu_optimizer : StallCause::cpu_compute;
+}
+
 std::optional<StallCause> OwnedProgram::blocked_by(std::uint8_t lane, const OpLanes& lanes) const {
   const Sequence& sequence = sequences_[lane];
   const Sequence& other = sequences_[1 - lane];
   const std::int64_t need = sequence.needs[sequence.at];
   if (need != no_need) {
     const std::int64_t before = static_cast<std::int64_t>(sequence.iteration * other.ops.size());
-    if (static_cast<std::int64_t>(other.passed) < before + need) return StallCause::cpu_optimizer;
+    if (static_cast<std::int64_t>(other.passed) < before + need) {
+      return cause_of(need - 1, other);
+    }
   }
   for (const ActiveOp& op : lanes[communication_lane].active) {
     if (conflict(schedule_.uses(sequence.ops[sequence.at]), op.uses)) return StallCause::collective;

@@ -123,6 +123,7 @@ class OwnedProgram final : public ProgramSource {
   void find_needs(bool blocking_step);
   // The next op that uses it, in this iteration, writes it without reading it.
   bool overwritten_next(TensorId tensor) const;
+  StallCause cause_of(std::int64_t place, const Sequence& other) const;
   TensorId in_program(TensorId tensor) const override { return tensor; }
 
   Schedule schedule_;

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "core/cpu_update.h"
+#include "core/cpu_op.h"
 #include "policies/foresight/spill.h"
 #include "policies/planning/memory_profile.h"
 #include "policies/updates.h"
@@ -172,7 +172,7 @@ class Estimate {
   double seconds_of(OpIndex op, Device device) const {
     const Op& o = trace_.ops[op];
     if (device == o.device) return static_cast<double>(o.occupied_ns()) * 1e-9;
-    return static_cast<double>(duration_on_cpu(trace_, o, machine_)) * 1e-9;
+    return static_cast<double>(*duration_on_cpu(trace_, o, machine_)) * 1e-9;
   }
 
   Bytes bytes_of(const std::array<bool, role_count>& roles) const {
@@ -256,7 +256,7 @@ void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups) {
 
 bool may_share_updates(const Trace& trace, const MachineSpec& machine) {
   const TierId host = machine.tier_of(Device::cpu);
-  if (host == no_tier || machine.cpu_adam_parameters_per_second <= 0) return false;
+  if (host == no_tier || machine.cpu.adam_parameters_per_second <= 0) return false;
   if (machine.link_between(host, 0) == no_link || machine.link_between(0, host) == no_link) return false;
   const auto update = [&](const Op& op) { return is_update(trace, op); };
   return std::any_of(trace.ops.begin(), trace.ops.end(), update) &&

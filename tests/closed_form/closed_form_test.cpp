@@ -153,7 +153,7 @@ TEST(ClosedFormTest, DeadDataIsDropped) {
   EXPECT_TRUE(run.transfers.empty());
 }
 
-// The GPU's op 1 needs what the CPU's op takes 200 ns for; op 0 runs meanwhile: 150 ns of cpu_optimizer, then the
+// The GPU's op 1 needs what the CPU's op takes 200 ns for; op 0 runs meanwhile: 150 ns of cpu_compute, then the
 // fetch.
 TEST(ClosedFormTest, CpuOpsRunBesideTheGpu) {
   Trace trace;
@@ -163,7 +163,7 @@ TEST(ClosedFormTest, CpuOpsRunBesideTheGpu) {
   add_op(trace, 10, {x}, {});
   const SmallRun run = run_small(small_machine(1000), trace);
   EXPECT_EQ(run.result.first_iteration_ns, 200 + 100 + 10);
-  EXPECT_EQ(stall(run.result, StallCause::cpu_optimizer), 150);
+  EXPECT_EQ(stall(run.result, StallCause::cpu_compute), 150);
   EXPECT_EQ(stall(run.result, StallCause::h2d), 100);
   EXPECT_EQ(run.result.window.compute_ns, 60);
 }
@@ -174,11 +174,48 @@ TEST(ClosedFormTest, OfWaitingForTheCpuItsComputingIsCounted) {
   const TensorId x = trace.add_tensor("x", 100, Role::parameter, true);
   add_op(trace, 100, {x}, {x}, Device::cpu);
   add_op(trace, 100, {x}, {x}, Device::cpu, 30);
+  for (Op& op : trace.ops) op.phase = Phase::optimizer;
   add_op(trace, 50, {}, {});
   add_op(trace, 10, {x}, {});
   const SmallRun run = run_small(small_machine(1000), trace);
   EXPECT_EQ(stall(run.result, StallCause::cpu_optimizer), 180);
   EXPECT_EQ(run.result.window.cpu_wait_compute_ns, 150);
+}
+
+// Memory that is not page-locked is copied at its own rate, that of the role.
+TEST(ClosedFormTest, PageableMemoryIsCopiedMoreSlowly) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 100, Role::parameter, true);
+  const TensorId y = trace.add_tensor("y", 100, Role::input, true);
+  add_op(trace, 10, {x}, {});
+  add_op(trace, 10, {y}, {});
+  MachineSpec machine = small_machine(1000);
+  machine.links[0].pageable_bandwidth = byte_per_ns / 4;
+  Layout layout = whole_tensors();
+  layout.copy_memory[static_cast<std::size_t>(Role::input)] = CopyMemory::pageable;
+  const SmallRun run = run_small(machine, trace, 1, layout);
+  EXPECT_EQ(run.result.first_iteration_ns, 100 + 10 + 400 + 10);
+}
+
+// 100 bytes that are 30 outside the GPU: copied as 30, expanded at a byte in 2 ns, and 30 when they leave for the other's
+// sake. CPU memory holds both.
+TEST(ClosedFormTest, StoredInAnotherFormat) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 100, Role::parameter, true);
+  const TensorId y = trace.add_tensor("y", 100, Role::parameter, true);
+  trace.tensors[x].stored_bytes = 30;
+  trace.tensors[y].stored_bytes = 40;
+  add_op(trace, 10, {x}, {x});
+  add_op(trace, 10, {y}, {y});
+  MachineSpec machine = small_machine(150);
+  machine.tiers[1].capacity = 70;
+  machine.tiers[0].expand_bandwidth = byte_per_ns / 2;
+  const SmallRun run = run_small(machine, trace, 2, whole_tensors());
+  ASSERT_TRUE(run.result.fits) << run.result.misfit;
+  EXPECT_EQ(run.result.first_iteration_ns, (30 + 200) + 10 + 30 + (40 + 200) + 10);
+  EXPECT_EQ(run.result.peak_bytes[0], 100u);
+  EXPECT_EQ(run.result.peak_bytes[1], 70u);
+  EXPECT_EQ(run.result.window.links[0].bytes, run.result.period * (30u + 40));
 }
 
 // Reads alone count: the first misses 100 bytes, the second hits them, the write is none.

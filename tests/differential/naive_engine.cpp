@@ -82,7 +82,12 @@ class Chunks {
   ChunkRange of(TensorId tensor) const { return {first_[tensor], first_[tensor + 1]}; }
   ChunkId first(TensorId tensor) const { return first_[tensor]; }
   TensorId tensor_of(ChunkId chunk) const { return owner_[chunk]; }
-  Bytes bytes(ChunkId chunk) const { return bytes_[chunk]; }
+  Bytes bytes_in(ChunkId chunk, TierId tier) const {
+    return spec_.tiers[tier].kind == TierKind::gpu ? bytes_[chunk] : stored_[chunk];
+  }
+  Bytes bytes_moved(ChunkId chunk, TierId from, TierId to) const {
+    return spec_.tiers[from].kind == TierKind::gpu ? bytes_in(chunk, to) : stored_[chunk];
+  }
   Where& at(ChunkId chunk, TierId tier) { return where_[chunk][tier]; }
   bool valid(ChunkId chunk, TierId tier) { return at(chunk, tier).valid(); }
   // From the coldest to the warmest.
@@ -108,7 +113,7 @@ class Chunks {
   const MachineSpec& spec_;
   const Layout& layout_;
   std::vector<ChunkId> first_;
-  std::vector<Bytes> bytes_;
+  std::vector<Bytes> bytes_, stored_;
   std::vector<TensorId> owner_;
   std::vector<std::vector<Where>> where_;
   std::vector<std::vector<ChunkId>> order_;
@@ -280,7 +285,12 @@ Chunks::Chunks(const Program& program, const MachineSpec& spec, const Layout& la
     first_.push_back(static_cast<ChunkId>(bytes_.size()));
     const Bytes unit = layout.chunk_bytes == 0 ? tensor.bytes : layout.chunk_bytes;
     for (Bytes begin = 0; begin < tensor.bytes; begin += unit) {
-      bytes_.push_back(std::min(unit, tensor.bytes - begin));
+      const Bytes end = std::min(tensor.bytes, begin + unit);
+      bytes_.push_back(end - begin);
+      const auto stored = [&](Bytes until) {
+        return static_cast<Bytes>(static_cast<uint128>(until) * tensor.stored_bytes / tensor.bytes);
+      };
+      stored_.push_back(tensor.stored_bytes == 0 ? end - begin : std::max<Bytes>(1, stored(end) - stored(begin)));
       owner_.push_back(static_cast<TensorId>(first_.size() - 1));
     }
   }
@@ -291,7 +301,7 @@ Chunks::Chunks(const Program& program, const MachineSpec& spec, const Layout& la
 
 Bytes Chunks::room_of(ChunkId chunk, TierId tier) const {
   const Bytes unit = spec_.tiers[tier].granularity;
-  return (bytes_[chunk] + unit - 1) / unit * unit;
+  return (bytes_in(chunk, tier) + unit - 1) / unit * unit;
 }
 
 Bytes Chunks::free(TierId tier) {
@@ -357,7 +367,9 @@ void Chunks::condemn(ChunkId chunk, TierId tier) {
 
 Residency Chunks::mirror() {
   Residency memory(spec_, layout_.allocators, layout_.chunk_bytes, layout_.unlimited_gpu);
-  for (const Tensor& tensor : program_.trace.tensors) memory.add_tensor(tensor.bytes, tensor.role, tensor.persistent);
+  for (const Tensor& tensor : program_.trace.tensors) {
+    memory.add_tensor(tensor.bytes, tensor.role, tensor.persistent, tensor.stored_bytes);
+  }
   for (ChunkId chunk = 0; chunk < bytes_.size(); ++chunk) {
     for (TierId tier = 0; tier < tiers(); ++tier) {
       if (at(chunk, tier).state == CopyState::absent) continue;
@@ -1185,7 +1197,7 @@ void Naive::start_behind_blocked() {
 bool Naive::takes_another(LinkId link) {
   std::map<int, Bytes> flying;  // by job: in order of submission
   for (const auto& [id, move] : moves_.all) {
-    if (move.flying && move.link() == link) flying[move.job] = chunks_.bytes(move.chunk);
+    if (move.flying && move.link() == link) flying[move.job] = chunks_.bytes_moved(move.chunk, move.from, move.to);
   }
   if (flying.size() < spec_.copies_in_flight) return true;
   const Link& l = spec_.links[link];
@@ -1200,10 +1212,10 @@ bool Naive::takes_another(LinkId link) {
 Nanoseconds Naive::setup_of(ChunkId chunk, TierId tier) {
   const AllocationCost& cost = spec_.tiers[tier].allocation;
   if (!layout_.allocate_each[tier]) return 0;
-  Bytes bytes = chunks_.bytes(chunk);
+  Bytes bytes = chunks_.bytes_in(chunk, tier);
   if (cost.power_of_two) {
     bytes = 1;
-    while (bytes < chunks_.bytes(chunk)) bytes *= 2;
+    while (bytes < chunks_.bytes_in(chunk, tier)) bytes *= 2;
   }
   if (cost.bandwidth == 0) return cost.per_call_ns;
   return cost.per_call_ns +
@@ -1238,7 +1250,13 @@ bool Naive::try_copy(int id) {
   move.queued = false;
   move.flying = true;
   const bool last = move.hop + 1 == move.path.size();
-  Job job = machine_.copy(move.link(), chunks_.bytes(move.chunk), last ? setup_of(move.chunk, move.to) : 0);
+  Nanoseconds setup = last ? setup_of(move.chunk, move.to) : 0;
+  const Bytes moved = chunks_.bytes_moved(move.chunk, move.from, move.to);
+  if (const Bytes there = chunks_.bytes_in(move.chunk, move.to), rate = spec_.tiers[move.to].expand_bandwidth;
+      last && rate != 0 && there > moved) {
+    setup += static_cast<Nanoseconds>((static_cast<uint128>(there) * 1'000'000'000u + rate - 1) / rate);
+  }
+  Job job = machine_.copy(move.link(), moved, setup);
   job.transfer = id;
   move.job = machine_.push(lane_count + std::size_t{move.link()}, job);
   machine_.begin_what_can();
@@ -1246,7 +1264,8 @@ bool Naive::try_copy(int id) {
 }
 
 bool Naive::take_buffers(Move& move) {
-  const std::size_t count = (chunks_.bytes(move.chunk) + spec_.staging.bytes - 1) / spec_.staging.bytes;
+  const std::size_t count =
+      (chunks_.bytes_moved(move.chunk, move.from, move.to) + spec_.staging.bytes - 1) / spec_.staging.bytes;
   for (std::size_t first = 0; first + count <= buffers_.size(); ++first) {
     if (std::any_of(buffers_.begin() + static_cast<std::ptrdiff_t>(first),
                     buffers_.begin() + static_cast<std::ptrdiff_t>(first + count), [](bool used) { return used; }))

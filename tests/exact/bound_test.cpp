@@ -178,7 +178,7 @@ TEST(BoundTest, DependenciesThroughTheCpu) {
 // moved, and from the gradient on the CPU takes 10 + 50 x until the next begins: 43.3 ns where both are the same.
 TEST(BoundTest, UpdatesOnEitherDevice) {
   MachineSpec machine = small_machine(10'000);
-  machine.cpu_adam_parameters_per_second = 1e9;
+  machine.cpu.adam_parameters_per_second = 1e9;
   Trace trace;
   const TensorId g = trace.add_tensor("g", 200, Role::gradient, false);
   const TensorId state = trace.add_tensor("m", 600, Role::optimizer_state, true);
@@ -186,7 +186,7 @@ TEST(BoundTest, UpdatesOnEitherDevice) {
   const Op update = make_op(trace, "adam", "", Phase::optimizer, 100);
   trace.add_op(update, std::vector<TensorId>{g, state}, std::vector<TensorId>{state});
   EXPECT_NEAR(bound_ns(trace, machine, "compute"), 10 + 100 / 3.0, 1e-6);
-  machine.cpu_adam_parameters_per_second = 0;  // it stays
+  machine.cpu.adam_parameters_per_second = 0;  // it stays
   EXPECT_NEAR(bound_ns(trace, machine, "compute"), 110, 1e-6);
 }
 

@@ -221,7 +221,7 @@ TEST(ForesightTest, SharesUpdatesOut) {
                          [](const Op& op) { return op.device == Device::cpu; });
   };
   EXPECT_EQ(on_cpu("auto"), 0);                                       // the machine does not say how fast its CPU is
-  machine.cpu_adam_parameters_per_second = 1e9 * 2'010 / 28 / 1'000;  // 1 µs for one of them, as long as a copy
+  machine.cpu.adam_parameters_per_second = 1e9 * 2'010 / 28 / 1'000;  // 1 µs for one of them, as long as a copy
   EXPECT_EQ(on_cpu("gpu"), 0);
   EXPECT_EQ(on_cpu("cpu"), 8);
   EXPECT_GT(on_cpu("auto"), 1);
@@ -246,7 +246,7 @@ TEST(ForesightTest, PlansTheShareOfUpdates) {
                    std::vector{state});
     }
     MachineSpec machine = small_machine(random.between(3'000, 6'000));
-    machine.cpu_adam_parameters_per_second = 1e9 * 2'000 / 28 / static_cast<double>(random.between(300, 3'000));
+    machine.cpu.adam_parameters_per_second = 1e9 * 2'000 / 28 / static_cast<double>(random.between(300, 3'000));
     std::string notes;
     const auto run = [&](bool planned) {
       const MadePolicy made = make_policy("foresight", {{"chunk", "100"}, {"plan_events", planned ? "100000" : "0"}});
@@ -305,7 +305,7 @@ TEST(ForesightTest, PlacesAnUpdateAlone) {
   const std::vector<TensorId> updated = {parameter, moments};
   trace.add_op(update, updated, updated);
   MachineSpec machine = small_machine(1000);
-  machine.cpu_adam_parameters_per_second = 1e9;
+  machine.cpu.adam_parameters_per_second = 1e9;
   const MadePolicy made = make_policy("foresight");
   for (const Device recorded : {Device::cpu, Device::gpu}) {
     trace.ops[0].device = recorded;

@@ -90,7 +90,7 @@ TEST(Intervals, TheSampledMachineHasTheFigures) {
   EXPECT_EQ(sampled.links[1].bandwidth, 625'000'000u);
   EXPECT_EQ(sampled.links[0].latency_ns, 30'000);
   EXPECT_EQ(sampled.links[1].latency_ns, 0);
-  EXPECT_EQ(sampled.cpu_adam_parameters_per_second, 2e8);
+  EXPECT_EQ(sampled.cpu.adam_parameters_per_second, 2e8);
 }
 
 TEST(Intervals, ARanksOwnFigureIsDrawnOnItsOwn) {

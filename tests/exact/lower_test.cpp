@@ -31,7 +31,7 @@ Trace with_update() {
 // 400 bytes of parameter read and written and 400 of gradient read: 1200 / (28 x 1e9 parameters/s) = 42 ns.
 TEST(LowerTest, ZeroOffloadMovesTheUpdateToTheCpu) {
   MachineSpec machine = small_machine(10'000);
-  machine.cpu_adam_parameters_per_second = 1e9;
+  machine.cpu.adam_parameters_per_second = 1e9;
   const MadePolicy made = make_policy("zero-offload");
   const Program program = lower(with_update(), *made.policy, machine);
   EXPECT_EQ(program.trace.ops[0].device, Device::gpu);

@@ -115,7 +115,7 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
   EXPECT_EQ(a.staging.count, b.staging.count);
   EXPECT_EQ(a.staging.bytes, b.staging.bytes);
   EXPECT_EQ(a.initial_tier, b.initial_tier);
-  EXPECT_EQ(a.cpu_adam_parameters_per_second, b.cpu_adam_parameters_per_second);
+  EXPECT_EQ(a.cpu.adam_parameters_per_second, b.cpu.adam_parameters_per_second);
   EXPECT_EQ(a.issue_ahead, b.issue_ahead);
   EXPECT_EQ(a.copies_in_flight, b.copies_in_flight);
   ASSERT_EQ(a.facts.size(), b.facts.size());
@@ -141,7 +141,7 @@ TEST(MachineYaml, ReadsEveryKey) {
   EXPECT_THAT(machine.links[0].uses, ::testing::ElementsAre(0));
   EXPECT_EQ(machine.links[1].latency_ns, 0);
   EXPECT_EQ(machine.initial_tier, 1);
-  EXPECT_EQ(machine.cpu_adam_parameters_per_second, 1.5e9);
+  EXPECT_EQ(machine.cpu.adam_parameters_per_second, 1.5e9);
   EXPECT_EQ(machine.issue_ahead, 2u);
   EXPECT_EQ(machine.copies_in_flight, 1u);
   EXPECT_TRUE(machine.facts.empty());
@@ -199,7 +199,7 @@ TEST(MachineYaml, CloudMachinesShareWhatTheirHostHas) {
   EXPECT_NE(resource(0, "switch_h2d").shared, none);
   const MachineSpec four = read_machine("mlp-offload-4gpu"), quarter = read_machine("mlp-offload");
   EXPECT_EQ(four.tiers[1].capacity, quarter.tiers[1].capacity);
-  EXPECT_EQ(four.of_rank(3).cpu_adam_parameters_per_second, quarter.cpu_adam_parameters_per_second);
+  EXPECT_EQ(four.of_rank(3).cpu.adam_parameters_per_second, quarter.cpu.adam_parameters_per_second);
 }
 
 // Machines that stand for real ones say of each figure that decides a result where it comes from.
@@ -368,7 +368,7 @@ TEST(MachineYaml, RanksShareWhatIsSaidToBeShared) {
   for (std::size_t rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(machine.of_rank(rank).tiers[0].capacity, 40 * GiB);
     EXPECT_EQ(machine.of_rank(rank).tiers[1].capacity, 32 * GiB);
-    EXPECT_EQ(machine.of_rank(rank).cpu_adam_parameters_per_second, 1e9);
+    EXPECT_EQ(machine.of_rank(rank).cpu.adam_parameters_per_second, 1e9);
     EXPECT_EQ(shared(rank, 0), none);
     EXPECT_EQ(shared(rank, 2), shared(0, 2));
   }
@@ -431,7 +431,7 @@ TEST(MachineYaml, AFileBuildsOnAnother) {
   EXPECT_EQ(machine.tiers[1].capacity, 64 * GiB);
   EXPECT_EQ(machine.links[0].bandwidth, 6'000'000'000u);
   EXPECT_EQ(machine.links[0].latency_ns, 10'000);
-  EXPECT_EQ(machine.cpu_adam_parameters_per_second, 0);
+  EXPECT_EQ(machine.cpu.adam_parameters_per_second, 0);
 
   const auto error = [&](const std::string& text) {
     try {
@@ -472,7 +472,7 @@ void add_ranks(MachineSpec& machine, std::mt19937_64& random) {
     if (below(2)) rank.links[0].bandwidth = rank.links[0].sustained_bandwidth = 1 + below(1ull << 40);
     if (below(2)) rank.links[0].queue_depth = 1;
     if (below(2)) rank.lane_uses = {};
-    if (below(2)) rank.cpu_adam_parameters_per_second = 0;
+    if (below(2)) rank.cpu.adam_parameters_per_second = 0;
     if (below(2)) rank.staging = {};
     if (below(2)) rank.host_module_ns = 0;
     if (below(2)) rank.facts.clear();
@@ -537,7 +537,7 @@ MachineSpec random_machine(std::mt19937_64& random) {
   if (below(2)) machine.price = {static_cast<double>(1 + below(1'000'000)) / 7.0, 0.5, "EUR"};
   if (below(2)) machine.staging = {1, static_cast<std::uint32_t>(1 + below(100)), 1 + below(1ull << 30)};
   machine.initial_tier = static_cast<TierId>(1 + below(tiers - 1));
-  if (below(2)) machine.cpu_adam_parameters_per_second = static_cast<double>(1 + below(1ull << 53)) / 7.0;
+  if (below(2)) machine.cpu.adam_parameters_per_second = static_cast<double>(1 + below(1ull << 53)) / 7.0;
   machine.issue_ahead = static_cast<std::uint32_t>(1 + below(5));
   machine.copies_in_flight = static_cast<std::uint32_t>(1 + below(5));
   if (below(2)) add_ranks(machine, random);

@@ -81,7 +81,7 @@ Trace four_sub_groups() {
 // The CPU updates at 2 bytes/ns: the 400 bytes of an update take 200 ns, as 400 / (28 x 0.071428571) = 200.
 MachineSpec offloading_machine(Bytes gpu_bytes) {
   MachineSpec machine = small_machine(gpu_bytes);
-  machine.cpu_adam_parameters_per_second = 71'428'571;
+  machine.cpu.adam_parameters_per_second = 71'428'571;
   machine.validate();
   return machine;
 }
@@ -193,7 +193,7 @@ MachineSpec storage_machine(Bytes cpu_bytes = 1'000'000) {
   machine.links.push_back({"pfs_read", 3, 1, byte_per_ns / 2, 0, {}});
   machine.links.push_back({"pfs_write", 1, 3, byte_per_ns / 2, 0, {}});
   machine.staging = {.tier = 1, .count = 4, .bytes = 100};
-  machine.cpu_adam_parameters_per_second = 71'607'142;
+  machine.cpu.adam_parameters_per_second = 71'607'142;
   machine.validate();
   return machine;
 }
@@ -256,7 +256,7 @@ TEST(MlpOffloadTest, WhatFitsIsKept) {
 // parameters moves.
 TEST(MlpOffloadTest, WithoutStorageAllStay) {
   MachineSpec of_the_gpu = small_machine(1200, true);
-  of_the_gpu.cpu_adam_parameters_per_second = 71'428'571;
+  of_the_gpu.cpu.adam_parameters_per_second = 71'428'571;
   for (const MachineSpec& machine : {offloading_machine(1200), of_the_gpu}) {
     const GoldenRun run = run_golden("mlp-offload", {}, five_sub_groups(), machine);
     ASSERT_TRUE(run.result.fits) << run.result.misfit;

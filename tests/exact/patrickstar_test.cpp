@@ -69,7 +69,7 @@ TEST(PatrickStarTest, TheFirstUpdatesStayOnTheGpuWhereThereIsMargin) {
   }
   const auto updates_on_cpu = [&trace](Bytes gpu_bytes, const Settings& settings) {
     MachineSpec machine = small_machine(gpu_bytes);
-    machine.cpu_adam_parameters_per_second = 1e9;
+    machine.cpu.adam_parameters_per_second = 1e9;
     std::vector<std::string> names;
     const Program program = lower(trace, *make_policy("patrickstar", settings).policy, machine);
     for (const Op& op : program.trace.ops) {

@@ -27,7 +27,7 @@ MachineSpec machine() {
                    make_link("nvme_write", 1, 2, 1'500'000'000)};
   for (LinkId link = 0; link < 4; ++link) machine.links[link].uses.push_back(0);
   for (LinkId link = 2; link < 4; ++link) machine.links[link].uses.push_back(1);
-  machine.cpu_adam_parameters_per_second = 1e9;
+  machine.cpu.adam_parameters_per_second = 1e9;
   return machine;
 }
 
@@ -205,7 +205,7 @@ TEST(MachineParameters, ChangeWhatTheySay) {
   const MachineSpec twice = with_parameter(parameter_named(uneven, "pcie"), uneven, 2e9);
   EXPECT_EQ(twice.links[0].bandwidth, 2'000'000'000u);
   EXPECT_EQ(twice.links[1].bandwidth, 800'000'000u);
-  EXPECT_EQ(with_parameter(parameter_named(box, "cpu_adam"), box, 5e9).cpu_adam_parameters_per_second, 5e9);
+  EXPECT_EQ(with_parameter(parameter_named(box, "cpu_adam"), box, 5e9).cpu.adam_parameters_per_second, 5e9);
   EXPECT_EQ(with_parameter(parameter_named(box, "cpu_memory"), box, 1e6).tiers[1].capacity, 1'000'000u);
   for (const MachineParameter& parameter : parameters_of(box)) {
     const double value = value_of(parameter, box);

@@ -56,7 +56,7 @@ Trace three_layers(bool clip) {
 // Links of 1 byte/ns: 100 ns a parameter. The CPU updates at 2.5 bytes/ns: 500 bytes in 200 ns.
 MachineSpec machine_of(Bytes gpu_bytes) {
   MachineSpec machine = small_machine(gpu_bytes);
-  machine.cpu_adam_parameters_per_second = 89'285'000;
+  machine.cpu.adam_parameters_per_second = 89'285'000;
   machine.validate();
   return machine;
 }

@@ -118,7 +118,7 @@ Trace layers(std::size_t count, Nanoseconds forward_time_ns = forward_ns) {
 constexpr Nanoseconds update_ns = 400;
 MachineSpec machine_of(Bytes cpu_bytes, bool nvme) {
   MachineSpec machine = small_machine(10'000);
-  machine.cpu_adam_parameters_per_second = 89'285'000;
+  machine.cpu.adam_parameters_per_second = 89'285'000;
   machine.tiers[1].capacity = cpu_bytes;
   if (nvme) {
     machine.tiers.push_back({"nvme", TierKind::nvme, 1'000'000, 1, {}});

@@ -60,7 +60,7 @@ MachineSpec machine_of(Bytes gpu_bytes) {
   machine.links.push_back({"read", 2, 1, byte_per_ns, 0, {}});
   machine.links.push_back({"write", 1, 2, byte_per_ns, 0, {}});
   machine.staging = {.tier = 1, .count = 4, .bytes = 100};
-  machine.cpu_adam_parameters_per_second = 89'285'000;
+  machine.cpu.adam_parameters_per_second = 89'285'000;
   machine.validate();
   return machine;
 }

@@ -133,7 +133,7 @@ TEST_F(CommandLine, CalibrateWritesAMachineThatReads) {
   ASSERT_EQ(answer.code, 0) << answer.err;
   const MachineSpec machine = read_machine(path("m.yaml"));
   EXPECT_EQ(machine.tiers[0].capacity, 64 * MiB);
-  EXPECT_GT(machine.cpu_adam_parameters_per_second, 1e6);
+  EXPECT_GT(machine.cpu.adam_parameters_per_second, 1e6);
   EXPECT_GE(machine.links.size(), 4u);
   for (const Fact& fact : machine.facts) EXPECT_EQ(fact.confidence, "measured") << fact.path;
   const Json json = answer.json();

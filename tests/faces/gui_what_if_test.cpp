@@ -291,7 +291,7 @@ TEST(RecordedPlanModel, PlacesUpdatesAsItDid) {
   Workload workload = session.what_if->workload();
   const SimulatedPointer planned = simulate_workload(workload, {}, &plan);
   ASSERT_TRUE(planned->fits) << planned->reason;
-  workload.machine.cpu_adam_parameters_per_second *= 1e-3;
+  workload.machine.cpu.adam_parameters_per_second *= 1e-3;
   const SimulatedPointer old = simulate_old_plan(workload, *plan);
   ASSERT_TRUE(old->fits) << old->reason;
   const auto on_cpu = [](const gui::Run& run) {

@@ -43,7 +43,7 @@ MachineSpec tiny_machine(Bytes gpu_bytes) {
   machine.tiers[1].capacity = machine.tiers[2].capacity = 100'000'000;
   machine.links.push_back({"in", 2, 1, byte_per_ns, 0, {}});
   machine.links.push_back({"out", 1, 2, byte_per_ns, 0, {}});
-  machine.cpu_adam_parameters_per_second = 1e9;
+  machine.cpu.adam_parameters_per_second = 1e9;
   return machine;
 }
 

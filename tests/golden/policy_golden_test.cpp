@@ -57,7 +57,7 @@ Trace three_layers() {
 constexpr Nanoseconds cpu_update_ns = 200;
 MachineSpec machine_of(Bytes gpu_bytes) {
   MachineSpec machine = small_machine(gpu_bytes);
-  machine.cpu_adam_parameters_per_second = 89'285'000;
+  machine.cpu.adam_parameters_per_second = 89'285'000;
   machine.validate();
   return machine;
 }

@@ -107,7 +107,7 @@ MachineSpec machine_for(const TraceSummary& summary) {
   link("nvme_write", 1, 2, 1'000'000'000);
   machine.staging = {.tier = 1, .count = 16, .bytes = 16 * MiB};
   machine.initial_tier = 1;
-  machine.cpu_adam_parameters_per_second = 2e8;
+  machine.cpu.adam_parameters_per_second = 2e8;
   machine.validate();
   return machine;
 }

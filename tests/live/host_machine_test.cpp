@@ -620,7 +620,7 @@ TEST_F(HostMachineTest, CalibrationMeasuresEveryFigure) {
   EXPECT_EQ(machine.tiers[gpu].capacity, 64 * MiB);
   EXPECT_GT(machine.tiers[cpu].capacity, 0u);
   EXPECT_GT(machine.tiers[nvme].capacity, 0u);
-  EXPECT_GT(machine.cpu_adam_parameters_per_second, 0);
+  EXPECT_GT(machine.cpu.adam_parameters_per_second, 0);
   EXPECT_GT(stepped, 0u);
   EXPECT_GT(said, 5u);
   EXPECT_EQ(machine.facts.size(), 4 * 2 + 3 + 1 + machine.resources.size());

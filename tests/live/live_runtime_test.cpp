@@ -49,7 +49,7 @@ MachineSpec machine_of(std::uint64_t tensors_on_gpu) {
   link("h2d", 1, 0);
   link("d2h", 0, 1);
   machine.initial_tier = 1;
-  machine.cpu_adam_parameters_per_second = 1e9;
+  machine.cpu.adam_parameters_per_second = 1e9;
   return machine;
 }
 

@@ -79,7 +79,7 @@ inline MachineSpec with_cpu_memory_behind(Bytes gpu_bytes) {
   machine.tiers = {tier("gpu", TierKind::gpu, gpu_bytes), tier("cpu", TierKind::cpu, 160 * MiB)};
   machine.links = {link("h2d", 1, 0), link("d2h", 0, 1)};
   machine.initial_tier = 0;
-  machine.cpu_adam_parameters_per_second = 1e8;
+  machine.cpu.adam_parameters_per_second = 1e8;
   machine.validate();
   return machine;
 }

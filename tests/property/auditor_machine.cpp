@@ -62,7 +62,6 @@ void AuditorMachine::map(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, 
   inner_.map(tensor, id, begin, bytes, place, what);  // may refuse: then nothing has happened
   Chunk& chunk = chunks_[id];
   chunk.tensor = tensor;
-  chunk.bytes = bytes;
   if (chunk.copies.contains(place.tier))
     complain("chunk " + std::to_string(id) + " is mapped twice in " + place_text(place));
   const Bytes granularity = spec_.tiers[place.tier].granularity;
@@ -82,7 +81,7 @@ void AuditorMachine::map(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, 
       }
     }
   }
-  chunk.copies[place.tier] = {place, footprint, garbage};
+  chunk.copies[place.tier] = {place, footprint, garbage, bytes};
   used_[place.tier] += footprint;
   if (used_[place.tier] > allocator.capacity())
     complain("tier " + std::to_string(place.tier) + " is overfilled by chunk " + std::to_string(id));
@@ -141,6 +140,24 @@ std::uint32_t AuditorMachine::buffers_of(const CopyCommand& copy) const {
   return static_cast<std::uint32_t>(spec_.staging.buffers_for(copy.bytes));
 }
 
+// That of the form in which it leaves, or comes to, tiers of other kinds than the GPU's; a copy between the GPU and
+// staging buffers may have either form.
+bool AuditorMachine::has_size(const CopyCommand& copy) const {
+  const Chunk& chunk = chunks_.at(copy.chunk);
+  const Tensor& tensor = trace_.tensors[chunk.tensor];
+  bool known = false, equal = true;
+  const auto look_at = [&](const Place& place, bool staging) {
+    if (staging || (tensor.stored_bytes != 0 && spec_.tiers[place.tier].kind == TierKind::gpu)) return;
+    const auto there = chunk.copies.find(place.tier);
+    if (there == chunk.copies.end()) return;
+    known = true;
+    equal &= there->second.bytes == copy.bytes;
+  };
+  look_at(copy.from, copy.from_staging);
+  look_at(copy.to, copy.to_staging);
+  return equal && (known || tensor.stored_bytes != 0);
+}
+
 Fence AuditorMachine::submit(const CopyCommand& command, Tag tag) {
   const std::string text =
       "copy of chunk " + std::to_string(command.chunk) + " over link " + std::to_string(command.link);
@@ -150,7 +167,7 @@ Fence AuditorMachine::submit(const CopyCommand& command, Tag tag) {
   std::size_t on_link = 1;
   for (const auto& [fence, other] : copies_) on_link += other.command.link == command.link ? 1 : 0;
   if (on_link > std::max(spec_.copies_in_flight, link.queue_depth)) complain(text + ": too many copies on that link");
-  if (command.bytes != chunk.bytes) complain(text + ": wrong size");
+  if (!has_size(command)) complain(text + ": wrong size");
   if (link.from != (command.from_staging ? spec_.staging.tier : command.from.tier) ||
       link.to != (command.to_staging ? spec_.staging.tier : command.to.tier)) {
     complain(text + ": the link does not join these tiers");
@@ -232,8 +249,8 @@ void AuditorMachine::start_op(std::uint8_t lane) {
   for (const Use& use : op.uses) {
     Bytes bytes = 0;
     for_chunks(use.tensor, [&](ChunkId id, const Chunk& chunk) {
-      bytes += chunk.bytes;
       const auto copy = chunk.copies.find(tier);
+      if (copy != chunk.copies.end()) bytes += copy->second.bytes;
       const std::string text = "op " + std::to_string(op.command.op) + " starts and chunk " + std::to_string(id);
       if (copy == chunk.copies.end()) {
         complain(text + " has no room");
@@ -241,7 +258,8 @@ void AuditorMachine::start_op(std::uint8_t lane) {
         complain(text + " does not hold the value");
       }
     });
-    if (bytes != trace_.tensors[use.tensor].bytes)
+    const bool as_it_is = trace_.tensors[use.tensor].stored_bytes == 0 || spec_.tiers[tier].kind == TierKind::gpu;
+    if (as_it_is && bytes != trace_.tensors[use.tensor].bytes)
       complain("op " + std::to_string(op.command.op) + " starts without all of tensor " + std::to_string(use.tensor));
   }
 }

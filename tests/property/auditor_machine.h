@@ -66,10 +66,10 @@ class AuditorMachine final : public Machine {
     Place place;
     Bytes footprint = 0;
     std::int64_t version = garbage;
+    Bytes bytes = 0;  // in the form that the tier keeps it in
   };
   struct Chunk {
     TensorId tensor = none;
-    Bytes bytes = 0;
     std::int64_t latest = 0;
     std::map<TierId, Copy> copies;
 
@@ -108,6 +108,7 @@ class AuditorMachine final : public Machine {
   void finish_op(std::uint8_t lane);
   void finish_copy(const RunningCopy& copy, bool done);
   bool lost(ChunkId id) const;
+  bool has_size(const CopyCommand& copy) const;
   std::uint32_t buffers_of(const CopyCommand& copy) const;
   template <typename Function>
   void for_chunks(TensorId tensor, Function function) {

@@ -186,16 +186,28 @@ void put_beside(std::uint64_t seed, Trace& trace) {
   }
 }
 
+// In a quarter of the cases some tensors are stored in another format, smaller or larger.
+void store_otherwise(std::uint64_t seed, bool real_pages, Trace& trace) {
+  Random random(seed ^ 0x73746f726564);
+  if (real_pages || !random.one_in(4)) return;
+  for (Tensor& tensor : trace.tensors) {
+    if (random.one_in(3)) tensor.stored_bytes = random.between(1, tensor.bytes + tensor.bytes / 4);
+  }
+}
+
 // The most that one op needs at once in a tier, and all there is.
 std::pair<Bytes, Bytes> demand(const Trace& trace) {
   const Schedule schedule(trace);
   Bytes largest = 0, all = 0;
   for (OpIndex op = 0; op < trace.ops.size(); ++op) {
     Bytes bytes = 0;
-    for (const Use& use : schedule.uses(op)) bytes += trace.tensors[use.tensor].bytes;
+    for (const Use& use : schedule.uses(op)) {
+      const Tensor& tensor = trace.tensors[use.tensor];
+      bytes += std::max(tensor.bytes, tensor.stored_bytes);
+    }
     largest = std::max(largest, bytes);
   }
-  for (const Tensor& tensor : trace.tensors) all += tensor.bytes;
+  for (const Tensor& tensor : trace.tensors) all += std::max(tensor.bytes, tensor.stored_bytes);
   return {largest, all};
 }
 
@@ -274,7 +286,7 @@ MachineSpec random_machine(Random& random, const Trace& trace, Bytes chunk_bytes
     }
   }
   machine.initial_tier = static_cast<TierId>(random.one_in(5) ? 0 : random.between(1, machine.tiers.size() - 1));
-  machine.cpu_adam_parameters_per_second = 1e9;
+  machine.cpu.adam_parameters_per_second = 1e9;
   machine.issue_ahead = options.deep_issue && random.one_in(4) ? 2 : 1;
   machine.copies_in_flight = random.one_in(3) ? 2 : 1;
   machine.validate();
@@ -283,7 +295,7 @@ MachineSpec random_machine(Random& random, const Trace& trace, Bytes chunk_bytes
 
 // A second SSD, and a CPU that may be slow.
 void add_second_storage(Random& random, MachineSpec& machine) {
-  machine.cpu_adam_parameters_per_second = static_cast<double>(random.between(1, 100)) * 1e7;
+  machine.cpu.adam_parameters_per_second = static_cast<double>(random.between(1, 100)) * 1e7;
   if (machine.tiers.size() != 3 || random.one_in(2)) return;
   machine.tiers.push_back({"second", TierKind::nvme, Bytes{1} << 30, machine.tiers[2].granularity, {}});
   add_link(machine, random, 3, 0);
@@ -427,6 +439,7 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   Random more(seed ^ 0x6f7074696d697a65);
   if (options.optimizer) add_optimizer(more, made.program.trace, unit);
   put_beside(seed, made.program.trace);
+  store_otherwise(seed, options.real_pages, made.program.trace);
   Layout& layout = made.layout;
   layout.chunk_bytes = random.one_in(3)     ? 0
                        : options.real_pages ? 4 * KiB * random.between(1, 4)

@@ -19,10 +19,15 @@ TensorId AttentionOps::forward(Layer& layer, const MicroBatch& micro, TensorId x
     state.k = norm(rank_, layer.key_norm, state.k, tokens * rank_.key_value_heads, state.key_norm);
   }
   if (rank_.rotary) rotate(layer.attention_module, tokens, state);
-  if (micro.cache != nullptr) write_cache(layer.attention_module, micro, state);
-  if (micro.cache != nullptr && micro.length == 1) {
-    state.core.context = attend_cache(layer.attention_module, micro, state.q);
+  if (micro.cache != nullptr && step_.phase == Phase::decode) {
+    const bool placeable = step_.placeable;
+    step_.placeable = step_.options.generation->placeable != Placeable::none;
+    const Device device = step_.options.generation->attention;
+    write_cache(layer.attention_module, micro, state, device);
+    state.core.context = attend_cache(layer.attention_module, micro, state.q, device);
+    step_.placeable = placeable;
   } else {
+    if (micro.cache != nullptr) write_cache(layer.attention_module, micro, state, Device::gpu);
     core_forward(layer, micro, state, state.core);
   }
   const TensorId y = linears_.linear(layer.attention_output, state.core.context, tokens, state.output);
@@ -57,7 +62,8 @@ Cost AttentionOps::flash(KernelKind kind, const MicroBatch& micro) const {
           .flops = kind == KernelKind::attention ? product : 5 * product / 2};
 }
 
-void AttentionOps::write_cache(const Module& module, const MicroBatch& micro, const AttentionState& qkv) {
+void AttentionOps::write_cache(const Module& module, const MicroBatch& micro, const AttentionState& qkv,
+                               Device device) {
   KvCache& cache = *micro.cache;
   const Count width = 2 * rank_.key_value_heads * model_.head_dimension;  // of a token, keys and values
   TensorId before = none;
@@ -72,11 +78,11 @@ void AttentionOps::write_cache(const Module& module, const MicroBatch& micro, co
   }
   cache.tokens += micro.length;
   const Bytes moved = 2 * micro.tokens() * width * step_.element_bytes();
-  step_.op("kv_write", module, {.kernel = {.kind = KernelKind::copy}, .bytes = moved}, {qkv.k, qkv.v, before},
-           {cache.pieces.back()});
+  step_.op("kv_write", module, {.kernel = {.kind = KernelKind::copy}, .bytes = moved, .device = device},
+           {qkv.k, qkv.v, before}, {cache.pieces.back()});
 }
 
-TensorId AttentionOps::attend_cache(const Module& module, const MicroBatch& micro, TensorId q) {
+TensorId AttentionOps::attend_cache(const Module& module, const MicroBatch& micro, TensorId q, Device device) {
   const KvCache& cache = *micro.cache;
   const Count dimension = model_.head_dimension, keys = micro.sequences * cache.tokens;
   const TensorId context = step_.activation(module, "context", micro.sequences * rank_.heads * dimension);
@@ -85,7 +91,8 @@ TensorId AttentionOps::attend_cache(const Module& module, const MicroBatch& micr
                  .attention = step_.options.attention_kernel,
                  .shape = {micro.sequences, rank_.heads, rank_.key_value_heads, 1, cache.tokens, dimension}},
       .flops = 4 * keys * rank_.heads * dimension,
-      .bytes = 2 * (keys * rank_.key_value_heads + micro.sequences * rank_.heads) * dimension * step_.element_bytes()};
+      .bytes = 2 * (keys * rank_.key_value_heads + micro.sequences * rank_.heads) * dimension * step_.element_bytes(),
+      .device = device};
   std::vector<TensorId> reads = cache.pieces;
   reads.push_back(q);
   step_.op("decode_attention", module, cost, std::span<const TensorId>(reads), std::span<const TensorId>(&context, 1));

@@ -31,9 +31,9 @@ class AttentionOps {
   void rotate(const Module& module, Count tokens, AttentionState& state);
   Cost flash(KernelKind kind, const MicroBatch& micro) const;
   // Adds the micro-batch's keys and values to its cache.
-  void write_cache(const Module& module, const MicroBatch& micro, const AttentionState& qkv);
+  void write_cache(const Module& module, const MicroBatch& micro, const AttentionState& qkv, Device device);
   // Of one new token a sequence over all that are in the cache.
-  TensorId attend_cache(const Module& module, const MicroBatch& micro, TensorId q);
+  TensorId attend_cache(const Module& module, const MicroBatch& micro, TensorId q, Device device);
   void core_forward(Layer& layer, const MicroBatch& micro, const AttentionState& qkv, CoreAttentionState& state);
   void core_backward(Layer& layer, const MicroBatch& micro, const AttentionState& state, TensorId d_context,
                      TensorId dq, TensorId dk, TensorId dv);

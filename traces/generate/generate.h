@@ -105,6 +105,12 @@ enum class BlockOrder : std::uint8_t { row, zigzag };
 template <>
 inline constexpr auto enum_texts<BlockOrder> = std::to_array<std::string_view>({"row", "zigzag"});
 
+// Which ops of a generation a policy may have the CPU compute: none; attention, that of new tokens with its KV cache;
+// all, also whole layers.
+enum class Placeable : std::uint8_t { none, attention, all };
+template <>
+inline constexpr auto enum_texts<Placeable> = std::to_array<std::string_view>({"none", "attention", "all"});
+
 // Text generation: one block of requests, from their prompts to their last tokens, is the iteration; the next iteration
 // is the next block. Its micro-batches are GenerateOptions::micro_batches, prompts its sequence_lengths.
 struct TextGeneration {
@@ -114,6 +120,9 @@ struct TextGeneration {
   // whole length do. `page_bytes`, if not 0, gives it in bytes of one request's keys in one layer.
   std::uint64_t page_tokens = 16;
   Bytes page_bytes = 0;
+  // Where new tokens attend to the cache, and their keys and values join it. The attention of prompts is the GPU's.
+  Device attention = Device::gpu;
+  Placeable placeable = Placeable::none;
 };
 
 struct GenerateOptions {

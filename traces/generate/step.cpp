@@ -35,6 +35,8 @@ Op Step::kernel(std::string_view name, const Module& module, const Cost& cost) {
   op.duration_source = DurationSource::modelled;
   op.flops = cost.flops;
   op.bytes = cost.bytes;
+  op.device = cost.device;
+  if (op.device == Device::cpu) return op;
   if (cost.kernel.kind != KernelKind::matmul) {
     op.duration_ns = model_.duration_ns(cost.kernel, cost.flops, cost.bytes);
     return op;
@@ -60,7 +62,9 @@ void Step::op(std::string_view name, const Module& module, Cost cost, std::span<
     for (const TensorId id : reads) cost.bytes += bytes(id);
     for (const TensorId id : writes) cost.bytes += bytes(id);
   }
-  op(kernel(name, module, cost), reads, writes);
+  Op made = kernel(name, module, cost);
+  made.placeable = placeable && made.device == Device::gpu;
+  op(made, reads, writes);
 }
 
 void Step::op(Op op, std::span<const TensorId> reads, std::span<const TensorId> writes) {

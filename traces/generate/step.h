@@ -33,11 +33,13 @@ struct Parameter {
   Count elements() const { return rows * columns; }
 };
 
-// What an op costs. `bytes` 0: the sum over its accesses.
+// What an op costs, and where. `bytes` 0: the sum over its accesses. On the CPU its time depends on the machine: it gets
+// none here (traces/transform/lower.h).
 struct Cost {
   Kernel kernel{.kind = KernelKind::elementwise};
   Count flops = 0;
   Bytes bytes = 0;
+  Device device = Device::gpu;
 };
 
 // `batch` products of m × k by k × n. `contiguous`: the lengths of the rows in memory of all three matrices; tensor
@@ -107,10 +109,12 @@ class Step {
   void begin_step(std::uint32_t number) {
     phase = number == 0 ? Phase::prefill : Phase::decode;
     detail_ = trace_.add_detail({.step = number});
+    placeable = options.generation->placeable == Placeable::all;
   }
 
   const GenerateOptions& options;
   Phase phase = Phase::forward;
+  bool placeable = false;  // ops from now on
 
  private:
   Trace& trace_;

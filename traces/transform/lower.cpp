@@ -5,36 +5,51 @@
 #include <set>
 
 #include "core/check.h"
-#include "core/cpu_update.h"
+#include "core/cpu_op.h"
 #include "core/error.h"
 
 namespace tencache {
 namespace {
 
-[[noreturn]] void throw_no_rate(const MachineSpec& machine) {
+constexpr const char* update_rate = "cpu.adam_parameters_per_second (run 'tencache calibrate' to measure it)";
+constexpr const char* compute_rates = "cpu.tflops and cpu.bandwidth";
+
+// `what` runs on the CPU, for which the machine does not state `rates`.
+[[noreturn]] void throw_no_rate(const MachineSpec& machine, const std::string& what, const char* rates) {
   const std::string where = machine.file.empty() ? "machine '" + machine.name + "'" : machine.file;
   if (machine.tier_of(Device::cpu) == no_tier) {
-    throw Error(
-        where, 0,
-        "the policy runs the optimizer on the CPU, and the machine has no CPU memory: take a machine with a tier "
-        "of kind 'cpu' or another policy");
+    throw Error(where, 0,
+                what +
+                    " on the CPU, and the machine has no CPU memory: take a machine with a tier of kind 'cpu' or "
+                    "another policy");
   }
-  throw Error(
-      where, 0,
-      "the policy runs the optimizer on the CPU; state cpu.adam_parameters_per_second (run 'tencache calibrate' "
-      "to measure it)");
+  throw Error(where, 0, what + " on the CPU; state " + rates);
 }
 
-void place_optimizer(Trace& trace, const Policy& policy, const MachineSpec& machine,
-                     std::vector<std::string>& changes) {
-  const PlacedOps placed =
-      place_on_cpu(trace, policy, machine, [](const Op& op) { return op.phase == Phase::optimizer; });
-  if (placed.count == 0) return;
-  if (machine.cpu_adam_parameters_per_second <= 0) throw_no_rate(machine);
-  changes.push_back(std::to_string(placed.count) + " optimizer ops moved from the GPU (" +
-                    format_duration(placed.before_ns) + ") to the CPU (" + format_duration(placed.after_ns) + " at " +
-                    std::to_string(static_cast<std::uint64_t>(machine.cpu_adam_parameters_per_second)) +
-                    " parameters/s of AdamW)");
+void place_ops(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
+  const PlacedOps placed = place_on_cpu(trace, policy, machine, may_move_to_cpu);
+  const auto say = [&](const PlacedOps::Moved& moved, const char* what, const std::string& rate) {
+    changes.push_back(std::to_string(moved.count) + " " + what + " moved from the GPU (" +
+                      format_duration(moved.before_ns) + ") to the CPU (" + format_duration(moved.after_ns) + rate +
+                      ")");
+  };
+  if (placed.updates.count > 0) {
+    if (machine.cpu.adam_parameters_per_second <= 0) {
+      throw_no_rate(machine, "the policy runs the optimizer", update_rate);
+    }
+    const auto rate = static_cast<std::uint64_t>(machine.cpu.adam_parameters_per_second);
+    say(placed.updates, "optimizer ops", " at " + std::to_string(rate) + " parameters/s of AdamW");
+  }
+  if (placed.others.count > 0) {
+    if (placed.without_rate) throw_no_rate(machine, "the policy computes", compute_rates);
+    say(placed.others, "ops", "");
+  }
+}
+
+void note_cpu_ops(const CpuOps& timed, std::vector<std::string>& changes) {
+  if (timed.count == 0) return;
+  changes.push_back(std::to_string(timed.count) +
+                    " ops on the CPU timed by its rates: " + format_duration(timed.duration_ns));
 }
 
 // What hooks of the framework cost the host at each GPU op that enters another module than the one before it, the last
@@ -138,19 +153,40 @@ PlacedOps place_on_cpu(Trace& trace, const Policy& policy, const MachineSpec& ma
   PlacedOps placed;
   for (OpIndex index = 0; index < trace.ops.size(); ++index) {
     Op& op = trace.ops[index];
-    if (op.device == Device::cpu || devices[index] != Device::cpu || !movable(op)) continue;
-    if (op.stream == OpStream::communication) continue;
-    ++placed.count;
-    placed.before_ns += op.duration_ns;
+    if (devices[index] != Device::cpu || !may_move_to_cpu(op) || !movable(op)) continue;
+    const std::optional<Nanoseconds> duration = duration_on_cpu(trace, op, machine);
+    const bool update = op.phase == Phase::optimizer;
+    PlacedOps::Moved& moved = update ? placed.updates : placed.others;
+    ++moved.count;
+    moved.before_ns += op.duration_ns;
     op.device = Device::cpu;
-    op.bytes = bytes_touched(trace, op);
-    if (machine.cpu_adam_parameters_per_second > 0) {
-      op.duration_ns = duration_on_cpu(trace, op, machine);
+    if (update) op.bytes = bytes_touched(trace, op);
+    if (duration) {
+      op.duration_ns = *duration;
       op.duration_source = DurationSource::modelled;
+    } else {
+      placed.without_rate = true;
     }
-    placed.after_ns += op.duration_ns;
+    moved.after_ns += op.duration_ns;
   }
   return placed;
+}
+
+bool lacks_cpu_time(const Op& op) {
+  return op.device == Device::cpu && op.duration_ns == 0 && op.duration_source == DurationSource::modelled;
+}
+
+CpuOps time_cpu_ops(Trace& trace, const MachineSpec& machine) {
+  CpuOps timed;
+  for (Op& op : trace.ops) {
+    if (!lacks_cpu_time(op)) continue;
+    const std::optional<Nanoseconds> duration = forward_duration_on_cpu(trace, op, machine);
+    if (!duration) throw_no_rate(machine, "op '" + trace.name(op) + "' computes", compute_rates);
+    op.duration_ns = *duration;
+    timed.duration_ns += *duration;
+    ++timed.count;
+  }
+  return timed;
 }
 
 void prepare(const Trace& trace, Policy& policy, const MachineSpec& machine, const Rehearse& rehearse) {
@@ -162,7 +198,8 @@ void prepare(const Trace& trace, Policy& policy, const MachineSpec& machine, con
 
 Program lower(Trace trace, const Policy& policy, const MachineSpec& machine) {
   Program program{std::move(trace), {}};
-  place_optimizer(program.trace, policy, machine, program.changes);
+  place_ops(program.trace, policy, machine, program.changes);
+  note_cpu_ops(time_cpu_ops(program.trace, machine), program.changes);
   order_groups(program.trace, policy, machine, program.changes);
   add_host_time(program.trace, policy, machine, program.changes);
   return program;

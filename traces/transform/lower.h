@@ -12,8 +12,9 @@
 namespace tencache {
 
 // What is done, each listed in Program::changes:
-//  - optimizer ops that the policy places on the other device move there, with the duration that the machine's CPU
-//    needs (parameters / cpu_adam_parameters_per_second), and with the bytes that they touch;
+//  - ops that the policy places on the CPU move there, with the duration that it needs (core/cpu_op.h), those of the
+//    optimizer with the bytes that they touch;
+//  - ops that the trace has on the CPU without a duration get theirs in the same way;
 //  - reorderable sub-groups are put into the policy's order;
 //  - where the policy works through module hooks, GPU ops that enter another module get the host time of the hooks.
 // Throws Error when the policy needs a figure that the machine does not state.
@@ -22,14 +23,27 @@ Program lower(Trace trace, const Policy& policy, const MachineSpec& machine);
 // Lets the policy plan ahead (Policy::prepare), before the trace is lowered for it. The trace is one rank's.
 void prepare(const Trace& trace, Policy& policy, const MachineSpec& machine, const Rehearse& rehearse);
 
-// Ops that the policy places on the CPU, of those on the GPU that may move. They get the bytes that they touch and, if
-// the machine states a rate, the duration that its CPU needs. Both lowering and live programs place ops by this.
+// Ops that the policy places on the CPU, of those that may move there and are `movable`. They get the duration that the
+// machine's CPU needs if it states the rates. Both lowering and live programs place ops by this.
 struct PlacedOps {
-  std::size_t count = 0;
-  Nanoseconds before_ns = 0, after_ns = 0;  // their durations, added up
+  struct Moved {
+    std::size_t count = 0;
+    Nanoseconds before_ns = 0, after_ns = 0;  // their durations, added up
+  };
+  Moved updates, others;      // of the optimizer, and not
+  bool without_rate = false;  // the machine does not say what some of them take
 };
 PlacedOps place_on_cpu(Trace& trace, const Policy& policy, const MachineSpec& machine,
                        const std::function<bool(const Op&)>& movable);
+
+// Ops that a generated trace has on the CPU come without a duration, because it depends on the machine.
+bool lacks_cpu_time(const Op& op);
+// Gives it to them (core/cpu_op.h). Throws Error when the machine does not state its CPU's rates.
+struct CpuOps {
+  std::size_t count = 0;
+  Nanoseconds duration_ns = 0;  // in sum
+};
+CpuOps time_cpu_ops(Trace& trace, const MachineSpec& machine);
 
 // Each run of reorderable ops put into the policy's order of sub-groups, within a group as recorded: the ops' indices
 // in the order in which they are to run. Throws Error when the policy's answer is not a permutation.

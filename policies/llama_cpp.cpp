@@ -1,0 +1,294 @@
+// llama-cpp: the last layers live on the GPU, the others in CPU memory, where the CPU computes them. ggml-org/llama.cpp
+// (src/llama-model.cpp: load_tensors; ggml/src/ggml-backend.cpp: the scheduler; common/arg.cpp: -ngl, --n-cpu-moe,
+// --no-kv-offload).
+//
+// 1. gpu_layers (-ngl) of the model's layers, its last ones, live on the GPU, and one more than it has takes the head as
+//    well. The token embedding stays in CPU memory. cpu_moe (--n-cpu-moe): the experts of so many layers, its first
+//    ones, stay there too.
+// 2. Each op runs where its weights live; ops without weights where the last one before them did. The KV cache of a
+//    layer lives where its attention runs: with kv_offload=false (--no-kv-offload) all attention is the CPU's.
+// 3. Prompts of offload_from tokens a micro-batch and more are computed on the GPU even so: weights are copied there
+//    when an op needs them, which waits, and freed after it (the scheduler's offload_op).
+// 4. fit=true: fewer layers, or, with experts, more of them in CPU memory, until weights, caches and what lies between
+//    fit (llama.cpp does so by itself since its pull request 16653). fit=false: out of memory.
+// 5. Nothing else moves. Weights that CPU memory does not hold lie on storage (mmap) and are read when they are needed.
+//
+// The trace must let the CPU compute: tencache generate --placeable all. A batch of micro-batches one after the other
+// (--order row) is what llama.cpp runs.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "policies/block_slots.h"
+#include "policies/moving_unit.h"
+#include "policies/policy_library.h"
+
+namespace tencache {
+namespace {
+
+// What lives on the GPU.
+struct Split {
+  std::size_t gpu_layers = 0;  // of the model's layers, from the last one on
+  bool head = false;
+  std::size_t cpu_moe = 0;
+};
+
+bool is_weight(const Trace& trace, TensorId tensor) {
+  const Role role = trace.tensors[tensor].role;
+  return role == Role::parameter || role == Role::expert;
+}
+
+// The program by layers, and what it holds at a time.
+class Model {
+ public:
+  explicit Model(const Trace& trace) : trace_(trace), slots_(trace, Schedule(trace)) {
+    for (std::size_t layer = 0; layer < slots_.layers.size(); ++layer) {
+      const bool has_attention = slots_.layers[layer].attention_end < slots_.layers[layer].weights.size();
+      place_.push_back(has_attention ? static_cast<std::int64_t>(count_++) : before_or_after(count_));
+    }
+  }
+
+  std::size_t layers() const { return count_; }
+  // Of the model, from 0; embedding: before the first layer, after: a head.
+  static constexpr std::int64_t embedding = -1, head = -2;
+  std::int64_t layer_of(OpIndex op) const { return place_[slots_.slots[slots_.of_op[op]].layer]; }
+
+  bool on_gpu(std::int64_t layer, bool expert, const Split& split) const {
+    if (layer == embedding) return false;
+    if (layer == head) return split.head;
+    const auto number = static_cast<std::size_t>(layer);
+    return number + split.gpu_layers >= count_ && !(expert && number < split.cpu_moe);
+  }
+
+ private:
+  static std::int64_t before_or_after(std::size_t layers_so_far) { return layers_so_far == 0 ? embedding : head; }
+
+  const Trace& trace_;
+  BlockSlots slots_;
+  std::vector<std::int64_t> place_;  // by layer of the slots
+  std::size_t count_ = 0;
+};
+
+class LlamaCpp final : public Policy {
+ public:
+  explicit LlamaCpp(Options& options) {
+    options.number("gpu_layers", gpu_layers_, "layers", "that live on the GPU (-ngl)");
+    options.number("cpu_moe", cpu_moe_, "layers", "whose experts live in CPU memory (--n-cpu-moe)");
+    options.flag("kv_offload", kv_offload_, "KV caches of the GPU's layers live there (false: --no-kv-offload)");
+    options.number("offload_from", offload_from_, "tokens", "of a prompt that the GPU computes, whatever the layer")
+        .fixed(Options::rules_of_a_system);
+    options.flag("fit", fit_, "fewer layers on the GPU, if they do not fit").fixed(Options::counts_misfits);
+  }
+
+  Requirements requirements() const override {
+    return Requirements::governing({Role::parameter, Role::expert, Role::kv_cache});
+  }
+  bool hears(EventKind kind) const override { return kind == EventKind::profile_ready || kind == EventKind::op_done; }
+
+  void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
+    const Model model(trace);
+    const Split split = split_of(trace, machine, model);
+    place_ops(trace, model, split, devices);
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      if (devices[op] == trace.ops[op].device || trace.ops[op].placeable) continue;
+      throw Error("policy 'llama-cpp' computes op '" + trace.name(trace.ops[op]) +
+                  "' on the CPU, and the trace does not let it; generate it with --placeable all, or set gpu_layers "
+                  "to all layers and the head");
+    }
+  }
+
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
+    Layout layout;
+    layout.fallback_eviction = false;
+    layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
+    if (program == nullptr) return layout;
+    const Trace& trace = program->trace;
+    const TierId cpu = machine.tier_of(Device::cpu);
+    if (cpu == no_tier) {
+      throw Error("policy 'llama-cpp' needs a machine with CPU memory; '" + machine.name + "' has none");
+    }
+    const std::vector<TierId> homes = homes_of(trace, machine);
+    for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
+      const Bytes bytes = trace.tensors[tensor].bytes, chunk = layout.chunk_bytes;
+      const Bytes chunks = chunk == 0 ? 1 : (bytes + chunk - 1) / chunk;
+      const bool known = trace.tensors[tensor].persistent && homes[tensor] != no_tier;
+      layout.start.insert(layout.start.end(), chunks,
+                          known ? static_cast<std::uint8_t>(1u << homes[tensor]) : std::uint8_t{0});
+    }
+    return layout;
+  }
+
+  void on(const Event& event, const View& view, Actions& actions) override {
+    if (event.kind == EventKind::profile_ready) {
+      homes_ = homes_of(view.program->trace, view.machine);
+      return;
+    }
+    if (event.device != Device::gpu) return;
+    for (const Use& use : event.uses) {
+      const TensorId known = use.tensor == none ? none : view.program_tensor(use.tensor);
+      const TierId home = known == none || homes_.empty() ? no_tier : homes_[known];
+      if (home != no_tier && home != 0) actions.evict(use.tensor, home);
+    }
+  }
+
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    if (request.tier != 0) coldest_victims(request, view, victims);
+  }
+
+ private:
+  // Where each op runs, without regard to what the trace allows.
+  void place_ops(const Trace& trace, const Model& model, const Split& split, std::vector<Device>& devices) const {
+    Device last = Device::gpu;
+    for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+      const Op& op = trace.ops[index];
+      // Of a program that was lowered, placeable ops may be on the CPU already.
+      if (op.stream == OpStream::communication) continue;
+      if (op.device == Device::cpu && !op.placeable) {
+        last = Device::cpu;
+        continue;
+      }
+      const std::int64_t layer = model.layer_of(index);
+      bool weighted = false, expert = false, cached = false;
+      for (const TensorId tensor : trace.reads(op)) {
+        weighted |= is_weight(trace, tensor);
+        expert |= trace.tensors[tensor].role == Role::expert;
+        cached |= trace.tensors[tensor].role == Role::kv_cache;
+      }
+      for (const TensorId tensor : trace.writes(op)) cached |= trace.tensors[tensor].role == Role::kv_cache;
+      const bool long_prompt = op.phase == Phase::prefill && tokens_of(trace) >= offload_from_;
+      if (cached || is_attention(trace.kernel(op).kind)) {
+        const bool there = model.on_gpu(layer, false, split) && kv_offload_;
+        last = there || long_prompt ? Device::gpu : Device::cpu;
+      } else if (weighted) {
+        const bool there = model.on_gpu(layer, expert, split);
+        last = there || (long_prompt && layer != Model::embedding) ? Device::gpu : Device::cpu;
+      }
+      devices[index] = last;
+    }
+  }
+
+  // Of a micro-batch's prompts together.
+  static std::uint64_t tokens_of(const Trace& trace) {
+    for (const Op& op : trace.ops) {
+      const Kernel& kernel = trace.kernel(op);
+      if (op.phase == Phase::prefill && is_attention(kernel.kind)) return kernel.shape[0] * kernel.shape[3];
+    }
+    return 0;
+  }
+
+  std::vector<TierId> homes_of(const Trace& trace, const MachineSpec& machine) const {
+    const Model model(trace);
+    const Split split = split_of(trace, machine, model);
+    const TierId cpu = machine.tier_of(Device::cpu);
+    TierId storage = cpu;
+    for (TierId tier = 0; tier < machine.tiers.size(); ++tier) {
+      if (machine.tiers[tier].kind == TierKind::nvme && storage == cpu) storage = tier;
+    }
+    Bytes in_cpu = 0;
+    std::vector<TierId> homes(trace.tensors.size(), no_tier);
+    for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+      const std::int64_t layer = model.layer_of(index);
+      const auto visit = [&](TensorId tensor) {
+        if (homes[tensor] != no_tier) return;
+        const Tensor& known = trace.tensors[tensor];
+        if (known.role == Role::kv_cache) {
+          homes[tensor] = model.on_gpu(layer, false, split) && kv_offload_ ? TierId{0} : cpu;
+        } else if (is_weight(trace, tensor)) {
+          const bool there = model.on_gpu(layer, known.role == Role::expert, split);
+          homes[tensor] = there ? TierId{0} : in_cpu + known.bytes <= machine.tiers[cpu].capacity ? cpu : storage;
+          if (!there) in_cpu += known.bytes;
+        }
+      };
+      for (const TensorId tensor : trace.reads(trace.ops[index])) visit(tensor);
+      for (const TensorId tensor : trace.writes(trace.ops[index])) visit(tensor);
+    }
+    return homes;
+  }
+
+  // What is on the GPU at most: weights that live there, caches that do, and all else that GPU ops touch, each from its
+  // first op to its last; of weights that live below, those of one op.
+  Bytes most_on_gpu(const Trace& trace, const Model& model, const Split& split) const {
+    std::vector<Device> devices;
+    for (const Op& op : trace.ops) devices.push_back(op.device);
+    place_ops(trace, model, split, devices);
+    struct Life {
+      OpIndex first = none, last = none;
+    };
+    std::vector<Life> lives(trace.tensors.size());
+    std::vector<std::uint8_t> stays(trace.tensors.size(), 0);
+    Bytes fixed = 0, copied = 0;
+    for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+      if (devices[index] == Device::cpu) continue;
+      const std::int64_t layer = model.layer_of(index);
+      Bytes of_op = 0;
+      const auto visit = [&](TensorId tensor) {
+        const Tensor& known = trace.tensors[tensor];
+        if (known.persistent && is_weight(trace, tensor)) {
+          const bool there = model.on_gpu(layer, known.role == Role::expert, split);
+          if (!there) of_op += known.bytes;
+          if (there && stays[tensor] == 0) fixed += known.bytes;
+          stays[tensor] = 1;
+          return;
+        }
+        if (lives[tensor].first == none) lives[tensor].first = index;
+        lives[tensor].last = index;
+      };
+      for (const TensorId tensor : trace.reads(trace.ops[index])) visit(tensor);
+      for (const TensorId tensor : trace.writes(trace.ops[index])) visit(tensor);
+      copied = std::max(copied, of_op);
+    }
+    std::vector<std::int64_t> change(trace.ops.size() + 1, 0);
+    for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
+      if (lives[tensor].first == none) continue;
+      change[lives[tensor].first] += static_cast<std::int64_t>(trace.tensors[tensor].bytes);
+      change[lives[tensor].last + 1] -= static_cast<std::int64_t>(trace.tensors[tensor].bytes);
+    }
+    std::int64_t now = 0, most = 0;
+    for (const std::int64_t each : change) most = std::max(most, now += each);
+    return fixed + copied + static_cast<Bytes>(most);
+  }
+
+  Split split_of(const Trace& trace, const MachineSpec& machine, const Model& model) const {
+    Split split{.gpu_layers = std::min<std::size_t>(gpu_layers_, model.layers()),
+                .head = gpu_layers_ > model.layers(),
+                .cpu_moe = std::min<std::size_t>(cpu_moe_, model.layers())};
+    if (!fit_) return split;
+    const Bytes room = machine.tiers[0].capacity;
+    const auto fits = [&](const Split& tried) { return most_on_gpu(trace, model, tried) <= room; };
+    if (fits(split)) return split;
+    const bool has_experts = std::ranges::any_of(trace.tensors, [](const Tensor& t) { return t.role == Role::expert; });
+    const auto least = [&](std::size_t from, std::size_t to, auto with) {
+      while (from < to) {
+        const std::size_t middle = from + (to - from) / 2;
+        if (fits(with(middle))) {
+          to = middle;
+        } else {
+          from = middle + 1;
+        }
+      }
+      return with(from);
+    };
+    if (has_experts) {
+      const Split tried = least(split.cpu_moe, model.layers(), [&](std::size_t layers) {
+        return Split{split.gpu_layers, split.head, layers};
+      });
+      if (fits(tried)) return tried;
+      split = tried;
+    }
+    return least(0, split.gpu_layers, [&](std::size_t fewer) {
+      return Split{split.gpu_layers - fewer, split.head && fewer == 0, split.cpu_moe};
+    });
+  }
+
+  std::uint64_t gpu_layers_ = 999, cpu_moe_ = 0, offload_from_ = 32;
+  bool kv_offload_ = true, fit_ = true;
+  std::vector<TierId> homes_;  // by tensor
+};
+
+}  // namespace
+
+TENCACHE_POLICY({"llama-cpp", "the last layers live on the GPU; the CPU computes the others from its own memory",
+                 "llama.cpp", make_policy_of<LlamaCpp>, 195})
+
+}  // namespace tencache

@@ -6,7 +6,9 @@
 // 2. When a kernel is issued, the weights of those behind it are fetched in their order, as long as what is on its way
 //    or waits on the GPU is less than `bucket`. What a kernel still lacks it waits for.
 // 3. A kernel's weights are freed after it, as no other of the same pass reads them.
-// 4. Nothing else moves: the KV cache stays on the GPU, and what does not fit there is out of memory.
+// 4. cache=gpu: the KV cache stays on the GPU. cache=cpu: it lives in CPU memory, where new tokens attend to it (a trace of
+//    tencache generate --attention-on cpu); what the prompts wrote goes there when it is written. Since DeepSpeed 0.10.3.
+// 5. Nothing else moves, and what does not fit is out of memory. CPU memory is pageable, unless pinned=true.
 //
 // `bucket` is DeepSpeed's stage3_prefetch_bucket_size, two matrices of the model's width in its examples: by default as
 // large as the largest weight of a layer.
@@ -27,6 +29,8 @@ class ZeroInference final : public Policy {
  public:
   explicit ZeroInference(Options& options) {
     options.choice("weights", weights_, {"cpu", "nvme"}, "where all weights live").fixed(Options::rules_of_a_system);
+    options.choice("cache", cache_, {"gpu", "cpu"}, "where the KV cache lives").fixed(Options::rules_of_a_system);
+    options.flag("pinned", pinned_, "weights in CPU memory are page-locked");
     options.bytes("bucket", bucket_, "of weights that are fetched ahead", "auto");
     add_overflow_option(options, overflow_);
   }
@@ -42,6 +46,7 @@ class ZeroInference final : public Policy {
     layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
     layout.initial[static_cast<std::size_t>(Role::parameter)] =
         weights_ == "nvme" ? require_ssd(machine, "zero-inference") : machine.tier_of(Device::cpu);
+    if (!pinned_) layout.copy_memory.fill(CopyMemory::pageable);
     return layout;
   }
 
@@ -51,9 +56,10 @@ class ZeroInference final : public Policy {
     if (event.kind == EventKind::op_issued) fetch_ahead(event.op, view, actions);
     if (event.kind == EventKind::op_done) {
       for (const Use& use : event.uses) {
-        if (use.tensor != none && view.memory.role(use.tensor) == Role::parameter) {
-          actions.push({.verb = Verb::drop, .tensor = use.tensor});
-        }
+        if (use.tensor == none) continue;
+        const Role role = view.memory.role(use.tensor);
+        if (role == Role::parameter) actions.push({.verb = Verb::drop, .tensor = use.tensor});
+        if (role == Role::kv_cache && cache_ == "cpu") actions.evict(use.tensor, view.machine.tier_of(Device::cpu));
       }
     }
   }
@@ -84,7 +90,8 @@ class ZeroInference final : public Policy {
     }
   }
 
-  std::string weights_ = "cpu", overflow_ = "oom";
+  std::string weights_ = "cpu", cache_ = "gpu", overflow_ = "oom";
+  bool pinned_ = false;
   Bytes bucket_ = 0, ahead_ = 0;
 };
 

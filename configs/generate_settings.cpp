@@ -166,6 +166,8 @@ std::pair<std::uint64_t, std::uint64_t> parse_block(const std::string& text) {
   return {static_cast<std::uint64_t>(*requests), static_cast<std::uint64_t>(*batches)};
 }
 
+constexpr const char* routing_options[] = {"routing-seed", "routing-popularity", "routing-repeat"};
+
 // Of a generation. What only training or a single pass has is refused.
 void set_generation(const Values& values, GenerateOptions& options) {
   for (const char* name :
@@ -197,6 +199,14 @@ void set_generation(const Values& values, GenerateOptions& options) {
       throw Error("--kv-page: '" + page + "' is neither a number of tokens, nor a size such as 2MiB, nor whole");
     }
   }
+  if (options.model.experts == 0) {
+    for (const char* name : routing_options) {
+      if (values.given(name)) throw Error(fmt::format("--{}: {} has no experts", name, options.model.name));
+    }
+  }
+  generation.routing.seed = static_cast<std::uint64_t>(values.whole("routing-seed"));
+  generation.routing.popularity = values.real("routing-popularity");
+  generation.routing.repeat = values.real("routing-repeat");
   const auto [requests, batches] = parse_block(values.text("block"));
   options.batch = requests * batches;
   options.micro_batches = batches;
@@ -303,7 +313,9 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   if (values.given("new-tokens")) {
     set_generation(values, options);
   } else {
-    for (const char* name : {"prompt", "block", "order", "kv-page", "attention-on", "placeable"}) {
+    std::vector<const char*> names = {"prompt", "block", "order", "kv-page", "attention-on", "placeable"};
+    names.insert(names.end(), std::begin(routing_options), std::end(routing_options));
+    for (const char* name : names) {
       if (values.given(name)) throw Error(fmt::format("--{} belongs to a generation; give --new-tokens as well", name));
     }
   }
@@ -450,6 +462,18 @@ const std::vector<GenerateOption>& generate_options() {
        .help = "What a policy may compute on the CPU instead: " + enum_names<Placeable>() +
                " ops (attention: of new tokens; llama-cpp needs all)",
        .standard = "none"},
+      {.name = "routing-seed",
+       .type = Type::whole,
+       .help = "Of the experts that tokens are routed to (with --new-tokens)",
+       .standard = "1"},
+      {.name = "routing-popularity",
+       .type = Type::real,
+       .help = "Zipf's exponent of the experts' popularity, 0 to 16; 0: all alike (with --new-tokens)",
+       .standard = "0.16"},
+      {.name = "routing-repeat",
+       .type = Type::real,
+       .help = "Probability that a token keeps an expert of the token before it (with --new-tokens)",
+       .standard = "0"},
       {.name = "communication",
        .type = Type::text,
        .help = "Software between data-parallel ranks, which hides part of its collectives: " +

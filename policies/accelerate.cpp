@@ -32,7 +32,7 @@ class Accelerate final : public Policy {
     add_overflow_option(options, overflow_);
   }
 
-  Requirements requirements() const override { return Requirements::governing({Role::parameter}); }
+  Requirements requirements() const override { return Requirements::governing({Role::parameter, Role::expert}); }
   bool hears(EventKind kind) const override { return kind == EventKind::profile_ready || kind == EventKind::op_done; }
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "policies/layers.h"
+#include "policies/weight_homes.h"
 
 namespace tencache {
 namespace {
@@ -79,7 +80,7 @@ class Builder {
     const std::size_t weights_before = result_.layers[slot().layer].weights.size();
     for (const Use& use : schedule_.uses(index)) {
       const Role role = trace_.tensors[use.tensor].role;
-      if (role == Role::parameter || role == Role::expert) {
+      if (is_weight(role)) {
         add_weight(use.tensor);
       } else if (role == Role::kv_cache) {
         if (use.write) add_once(slot().cache_written, use.tensor);

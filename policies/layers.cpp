@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "policies/weight_homes.h"
+
 namespace tencache {
 
 std::string_view layer_of_module(std::string_view module) {
@@ -35,7 +37,7 @@ Layers find_layers(const Program& program, const Schedule& schedule) {
     if (module == 0) continue;
     for (const Use& use : schedule.uses(op)) {
       const Role role = trace.tensors[use.tensor].role;
-      if (role == Role::parameter && std::exchange(listed_parameter[use.tensor], at) != at) {
+      if (is_weight(role) && std::exchange(listed_parameter[use.tensor], at) != at) {
         layers.list[at].parameters.push_back(use.tensor);
       }
       if (role == Role::gradient && use.write && std::exchange(listed_gradient[use.tensor], at) != at) {

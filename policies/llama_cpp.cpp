@@ -23,6 +23,7 @@
 #include "policies/block_slots.h"
 #include "policies/moving_unit.h"
 #include "policies/policy_library.h"
+#include "policies/weight_homes.h"
 
 namespace tencache {
 namespace {
@@ -34,10 +35,7 @@ struct Split {
   std::size_t cpu_moe = 0;
 };
 
-bool is_weight(const Trace& trace, TensorId tensor) {
-  const Role role = trace.tensors[tensor].role;
-  return role == Role::parameter || role == Role::expert;
-}
+bool is_weight(const Trace& trace, TensorId tensor) { return tencache::is_weight(trace.tensors[tensor].role); }
 
 // The program by layers, and what it holds at a time.
 class Model {

@@ -10,7 +10,7 @@ namespace {
 // Calls visit(first tensor, past the last one, bytes, whether it is a layer) for each module's run of weights.
 template <typename Visit>
 void for_modules(const Trace& trace, Visit visit) {
-  const auto is_weight = [&](TensorId id) { return trace.tensors[id].role == Role::parameter; };
+  const auto is_weight = [&](TensorId id) { return tencache::is_weight(trace.tensors[id].role); };
   for (TensorId begin = 0; begin < trace.tensors.size();) {
     if (!is_weight(begin)) {
       ++begin;

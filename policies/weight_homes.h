@@ -12,6 +12,9 @@
 
 namespace tencache {
 
+// Roles of a model's weights: each kernel that reads one needs it on its device.
+inline bool is_weight(Role role) { return role == Role::parameter || role == Role::expert; }
+
 class WeightHomes {
  public:
   enum class Mapped { all, layers };  // which modules go by `bytes`; the others' home is the GPU

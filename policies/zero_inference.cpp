@@ -35,7 +35,7 @@ class ZeroInference final : public Policy {
     add_overflow_option(options, overflow_);
   }
 
-  Requirements requirements() const override { return Requirements::governing({Role::parameter}); }
+  Requirements requirements() const override { return Requirements::governing({Role::parameter, Role::expert}); }
   bool hears(EventKind kind) const override {
     return kind == EventKind::profile_ready || kind == EventKind::op_issued || kind == EventKind::op_done;
   }
@@ -44,9 +44,9 @@ class ZeroInference final : public Policy {
     Layout layout;
     layout.fallback_eviction = overflow_ == "evict";
     layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
-    layout.initial[static_cast<std::size_t>(Role::parameter)] =
-        weights_ == "nvme" ? require_ssd(machine, "zero-inference") : machine.tier_of(Device::cpu);
     if (!pinned_) layout.copy_memory.fill(CopyMemory::pageable);
+    const TierId home = weights_ == "nvme" ? require_ssd(machine, "zero-inference") : machine.tier_of(Device::cpu);
+    for (const Role role : {Role::parameter, Role::expert}) layout.initial[static_cast<std::size_t>(role)] = home;
     return layout;
   }
 
@@ -58,7 +58,7 @@ class ZeroInference final : public Policy {
       for (const Use& use : event.uses) {
         if (use.tensor == none) continue;
         const Role role = view.memory.role(use.tensor);
-        if (role == Role::parameter) actions.push({.verb = Verb::drop, .tensor = use.tensor});
+        if (is_weight(role)) actions.push({.verb = Verb::drop, .tensor = use.tensor});
         if (role == Role::kv_cache && cache_ == "cpu") actions.evict(use.tensor, view.machine.tier_of(Device::cpu));
       }
     }
@@ -82,7 +82,7 @@ class ZeroInference final : public Policy {
       if (view.program->trace.ops[op].device != Device::gpu) continue;
       for (const Use& use : view.schedule->uses(op)) {
         const TensorId tensor = use.read ? view.memory_tensor(use.tensor) : none;
-        if (tensor == none || view.memory.role(tensor) != Role::parameter) continue;
+        if (tensor == none || !is_weight(view.memory.role(tensor))) continue;
         bytes += view.memory.bytes(tensor);
         if (bytes > ahead_) return;
         fetch_missing(tensor, view, actions);

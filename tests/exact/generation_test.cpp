@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -138,12 +140,157 @@ TEST(TextGeneration, IsShared) {
   EXPECT_EQ(shared, alone);
 }
 
+// ---- Mixtures of experts. -------------------------------------------------------------------------------------------
+
+// Experts that run, by the op that decided it: how many, and their tokens together.
+struct Routed {
+  Count experts = 0, tokens = 0;
+};
+std::map<OpIndex, Routed> routed(const Trace& trace, const std::string& up) {
+  std::map<OpIndex, Routed> found;
+  for (const Op& op : trace.ops) {
+    const OpIndex decision = trace.detail(op).revealed_by;
+    if (decision == none || trace.name(op) != up) continue;
+    ++found[decision].experts;
+    found[decision].tokens += trace.kernel(op).shape[1];
+  }
+  return found;
+}
+
+// Each token goes to two experts; an op reads a routed expert's weight exactly where the router decided that it runs,
+// and all weights that are read are products of the experts' tokens.
+TEST(MixtureOfExperts, RunsTheExpertsThatItsTokensChose) {
+  const GenerateOptions options = block("mixtral-8x7b");
+  const ModelDescription& m = options.model;
+  const Trace trace = generate(options);
+  Bytes experts = 0;
+  for (const Tensor& tensor : trace.tensors) experts += tensor.role == Role::expert ? tensor.bytes : 0;
+  EXPECT_EQ(experts, 2 * m.layers * m.experts * 3 * m.hidden * m.intermediate);
+  for (const Op& op : trace.ops) {
+    bool reads_expert = false;
+    for (const TensorId id : trace.reads(op)) reads_expert |= trace.tensors[id].role == Role::expert;
+    const OpIndex decision = trace.detail(op).revealed_by;
+    if (reads_expert) {
+      ASSERT_NE(decision, none);
+    }
+    if (decision == none) continue;
+    EXPECT_EQ(trace.name(trace.ops[decision]), "softmax_top_k");
+    EXPECT_THAT(std::string(trace.module(op)), HasSubstr(std::string(trace.module(trace.ops[decision])) + ".experts."));
+    EXPECT_EQ(trace.detail(op).step, trace.detail(trace.ops[decision]).step);
+  }
+  const auto found = routed(trace, "w3");
+  EXPECT_EQ(found.size(), m.layers * options.micro_batches * 5);
+  for (const auto& [decision, what] : found) {
+    EXPECT_EQ(what.tokens, 2u * (step_of(trace, trace.ops[decision]) == 0 ? 3 * 20 : 3));
+    EXPECT_LE(what.experts, m.experts);
+  }
+}
+
+// Router, and two experts a token: 2·T·(h·E + 2·3·h·f) beside attention.
+TEST(MixtureOfExperts, TakesTheFlopsOfTheExpertsOfItsTokens) {
+  const GenerateOptions options = block("mixtral-8x7b");
+  const ModelDescription& m = options.model;
+  const Trace trace = generate(options);
+  const Count width = m.heads * m.head_dimension, keys = m.key_value_heads * m.head_dimension;
+  const Count layer = m.hidden * (2 * width + 2 * keys + m.experts + 2 * 3 * m.intermediate);
+  for (Count i = 1; i < 5; ++i) {
+    EXPECT_EQ(flops_of_step(trace, i),
+              2 * 6 * (m.layers * layer + m.hidden * m.vocabulary) + m.layers * 4 * 6 * (20 + i) * width);
+  }
+}
+
+// b independent tokens that choose k of E equally popular experts each touch E·(1 - (1 - k/E)^b) of them.
+TEST(MixtureOfExperts, TouchesAsManyExpertsAsIndependentTokensDo) {
+  for (const Count b : {1u, 4u, 8u, 16u}) {
+    GenerateOptions options = block("mixtral-8x7b");
+    options.model.layers = 8;
+    options.batch = b;
+    options.micro_batches = 1;
+    options.sequence_lengths = {1};
+    options.generation->new_tokens = 100;
+    options.generation->routing.popularity = 0;
+    double experts = 0, draws = 0;
+    for (const auto& [decision, what] : routed(generate(options), "w3")) {
+      experts += static_cast<double>(what.experts);
+      ++draws;
+    }
+    ASSERT_EQ(draws, 800);
+    const double expected = 8 * (1 - std::pow(1 - 2.0 / 8, static_cast<double>(b)));
+    // Its variance is below that of E independent coins, E/4: five standard errors.
+    EXPECT_NEAR(experts / draws, expected, b == 1 ? 0 : 5 * std::sqrt(2 / draws)) << b;
+  }
+}
+
+// The same choices in both orders and on every rank; others with another seed; a token that always keeps the experts of
+// the one before it never changes them.
+TEST(MixtureOfExperts, ChoosesBySeedAlone) {
+  const auto choices = [](const GenerateOptions& options) {
+    const Trace trace = generate(options);
+    std::map<std::string, std::vector<Count>> tokens;  // of an expert, by rank and micro-batch's cache, in its order
+    for (const Op& op : trace.ops) {
+      if (trace.name(op) != "w3") continue;
+      tokens[std::to_string(op.rank) + std::string(trace.module(op)) + std::to_string(step_of(trace, op))].push_back(
+          trace.kernel(op).shape[1]);
+    }
+    return tokens;
+  };
+  GenerateOptions options = block("mixtral-8x7b");
+  options.micro_batches = 1;
+  const auto once = choices(options);
+  EXPECT_EQ(once, choices(options));
+  options.generation->order = BlockOrder::row;
+  EXPECT_EQ(once, choices(options));
+  options.generation->routing.seed = 2;
+  EXPECT_NE(once, choices(options));
+  options.tensor_parallel = 2;
+  auto ranks = choices(options);
+  for (const auto& [name, tokens] : ranks) EXPECT_EQ(tokens, ranks.at("1" + name.substr(1))) << name;
+
+  options = block("mixtral-8x7b");
+  options.generation->routing.repeat = 1;
+  options.batch = options.micro_batches = 1;
+  const auto fixed = routed(generate(options), "w3");
+  for (const auto& [decision, what] : fixed) EXPECT_EQ(what.experts, 2u);
+}
+
+// Fiddler (Kamahori et al. 2024) places 56 and 125 of Mixtral's 256 experts on the GPU. In the best placement, that of
+// the most popular experts of each layer, 25.2 and 53.0 % of the choices find their expert there.
+TEST(MixtureOfExperts, AreAboutAsPopularAsFiddlerMeasured) {
+  GenerateOptions options = block("mixtral-8x7b");
+  options.model.layers = 8;
+  options.batch = options.micro_batches = 1;
+  options.sequence_lengths = {4000};
+  options.generation->new_tokens = 1;
+  const Trace trace = generate(options);
+  std::map<std::string, std::vector<double>> of_layer;
+  for (const Op& op : trace.ops) {
+    const std::string module(trace.module(op));
+    if (trace.name(op) == "w3") {
+      of_layer[module.substr(0, module.find(".experts"))].push_back(static_cast<double>(trace.kernel(op).shape[1]) /
+                                                                    (2 * 4000));
+    }
+  }
+  ASSERT_EQ(of_layer.size(), 8u);
+  double best_56 = 0, best_125 = 0;  // shares of a layer's 1.75 and 3.906 most popular experts
+  for (auto& [layer, shares] : of_layer) {
+    std::sort(shares.rbegin(), shares.rend());
+    best_56 += (shares[0] + 0.75 * shares[1]) / 8;
+    best_125 += (shares[0] + shares[1] + shares[2] + 0.90625 * shares[3]) / 8;
+  }
+  EXPECT_NEAR(best_56, 0.252, 0.01);
+  EXPECT_NEAR(best_125, 0.530, 0.01);
+}
+
 TEST(TextGeneration, RefusesWhatIsNone) {
   GenerateOptions options = block("gpt2");
   options.sequence_lengths = {1020};
   EXPECT_THAT(error_of(options), HasSubstr("--new-tokens: a prompt of 1020 and 5 new tokens are longer than the 1024"));
   options = block("mixtral-8x7b");
-  EXPECT_THAT(error_of(options), HasSubstr("routing of mixtral-8x7b's experts is not modelled yet"));
+  options.generation->routing.popularity = -1;
+  EXPECT_THAT(error_of(options), HasSubstr("--routing-popularity: -1.000000 is not an exponent from 0 to 16"));
+  options.generation->routing.popularity = 0;
+  options.generation->routing.repeat = 1.5;
+  EXPECT_THAT(error_of(options), HasSubstr("--routing-repeat: 1.500000 is not a probability from 0 to 1"));
   options = block("bert-base-uncased");
   EXPECT_THAT(error_of(options), HasSubstr("bert-base-uncased generates no text"));
   options = block("gpt2");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -91,6 +92,8 @@ struct MicroBatch {
   // Of the layer that runs, in a generation; else null. Its tokens' keys and values are added to it.
   KvCache* cache = nullptr;
   Count piece_tokens = 0;  // of a new piece of it
+  // The same of a layer with experts: how many of the tokens each expert gets. Empty: all get equally many.
+  std::span<const Count> expert_tokens = {};
   Count tokens() const { return sequences * length; }
 };
 

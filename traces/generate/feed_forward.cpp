@@ -72,25 +72,33 @@ Count FeedForwardOps::expert_capacity(Count tokens) const {
   return (tokens * model_.experts_per_token + model_.experts - 1) / model_.experts;
 }
 
-TensorId FeedForwardOps::experts_forward(Layer& layer, TensorId x, Count tokens, ExpertsState& state) {
+TensorId FeedForwardOps::experts_forward(Layer& layer, const MicroBatch& micro, TensorId x, ExpertsState& state) {
   const Module& module = layer.feed_forward_module;
-  const Count count = model_.experts, capacity = expert_capacity(tokens), hidden = model_.hidden;
+  const Count tokens = micro.tokens(), count = model_.experts, hidden = model_.hidden;
+  const bool routed = !micro.expert_tokens.empty();
+  const auto tokens_of = [&](Count expert) { return routed ? micro.expert_tokens[expert] : expert_capacity(tokens); };
   const TensorId logits = linears_.linear(layer.router, x, tokens, state.router);
   state.weights = step_.activation(module, "router_weights", tokens * count);
   step_.op("softmax_top_k", module, {.kernel = {.kind = KernelKind::norm}}, {logits}, {state.weights});
-  std::vector<TensorId> inputs(count);
+  const OpIndex decision = step_.last_op();
+  std::vector<TensorId> inputs;
   for (Count i = 0; i < count; ++i) {
-    inputs[i] = step_.activation(layer.experts[i].up.module, "input", capacity * hidden);
+    if (tokens_of(i) == 0) continue;
+    inputs.push_back(step_.activation(layer.experts[i].up.module, "input", tokens_of(i) * hidden));
   }
   const TensorId sources[] = {x, state.weights};
   step_.op("permute", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(sources),
            std::span<const TensorId>(inputs));
+  if (routed) step_.begin_revealed(decision);
   state.outputs.clear();
   state.experts.resize(count);
   for (Count i = 0; i < count; ++i) {
+    if (tokens_of(i) == 0) continue;
     // Their results are needed for the gradients of their weights in the sum, which itself is not.
-    state.outputs.push_back(forward(layer.experts[i], inputs[i], capacity, state.experts[i], false));
+    const TensorId input = inputs[state.outputs.size()];
+    state.outputs.push_back(forward(layer.experts[i], input, tokens_of(i), state.experts[i], false));
   }
+  if (routed) step_.end_revealed();
   if (linears_.stops_early()) return none;
   const TensorId combined = step_.activation(module, "combined", tokens * hidden);
   std::vector<TensorId> parts = state.outputs;

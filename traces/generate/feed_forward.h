@@ -30,8 +30,8 @@ class FeedForwardOps {
   TensorId forward(FeedForward& block, TensorId x, Count tokens, FeedForwardState& state, bool last);
   void backward(FeedForward& block, const FeedForwardState& state, TensorId dy, TensorId* dx);
 
-  // All experts of the layer, with their router. Returns none if the pass stops early.
-  TensorId experts_forward(Layer& layer, TensorId x, Count tokens, ExpertsState& state);
+  // The layer's experts that have tokens, with their router. Returns none if the pass stops early.
+  TensorId experts_forward(Layer& layer, const MicroBatch& micro, TensorId x, ExpertsState& state);
   void experts_backward(Layer& layer, const ExpertsState& state, TensorId dy, Count tokens, TensorId* dx);
 
  private:

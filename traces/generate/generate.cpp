@@ -149,9 +149,14 @@ void check_size(const GenerateOptions& o) {
         "the iteration takes more floating-point operations than a trace can hold (2^61); take a smaller --batch "
         "or shorter --seq");
   }
-  const double steps = o.generation ? real(o.generation->new_tokens) : 1;
-  const double ops = 25 * steps * real(m.layers) * real(o.micro_batches) * real(o.data_parallel * o.tensor_parallel) *
-                     (m.experts != 0 ? real(m.experts) : 1);
+  // Of a layer and micro-batch; five or more for each expert that runs.
+  double passes = 25 * std::max(1.0, real(m.experts));
+  if (o.generation) {
+    const double steps = real(o.generation->new_tokens), experts = real(m.experts);
+    const double touched = std::min(experts, real(o.batch / o.micro_batches * m.experts_per_token));
+    passes = 25 * steps + 5 * (experts + (steps - 1) * touched);
+  }
+  const double ops = passes * real(m.layers) * real(o.micro_batches) * real(o.data_parallel * o.tensor_parallel);
   if (ops > most_ops) {
     throw Error("--micro-batches: the trace would have more than " + number(static_cast<std::uint64_t>(most_ops)) +
                 " ops; take fewer micro-batches or ranks");
@@ -208,8 +213,13 @@ void check_generation(const GenerateOptions& o) {
   check_at_least_one("new-tokens", o.generation->new_tokens);
   if (!facts_of(o.model.family).causal) refuse("new-tokens", o.model.name + " generates no text; take a decoder");
   if (o.head != Head::language_model) refuse("head", "a generation needs lm");
-  if (o.model.experts != 0) {
-    refuse("new-tokens", "routing of " + o.model.name + "'s experts is not modelled yet; take a dense model");
+  const ExpertRouting& routing = o.generation->routing;
+  constexpr double steepest = 16;
+  if (!(routing.popularity >= 0 && routing.popularity <= steepest)) {
+    refuse("routing-popularity", std::to_string(routing.popularity) + " is not an exponent from 0 to 16");
+  }
+  if (!(routing.repeat >= 0 && routing.repeat <= 1)) {
+    refuse("routing-repeat", std::to_string(routing.repeat) + " is not a probability from 0 to 1");
   }
   if (o.data_parallel > 1 || o.pipeline_parallel > 1) {
     refuse(o.data_parallel > 1 ? "data-parallel" : "pipeline-parallel",

@@ -110,6 +110,14 @@ inline constexpr auto enum_texts<BlockOrder> = std::to_array<std::string_view>({
 enum class Placeable : std::uint8_t { none, attention, all };
 template <>
 inline constexpr auto enum_texts<Placeable> = std::to_array<std::string_view>({"none", "attention", "all"});
+// How a generation's tokens choose their experts (traces/generate/routing.h). The defaults are fitted to Mixtral, whose
+// experts are nearly equally popular: docs/workloads.md, "Mixtures of experts".
+struct ExpertRouting {
+  std::uint64_t seed = 1;
+  double popularity =
+      0.16;  // Zipf's exponent: the n-th most popular expert of a layer is chosen as n^-popularity; 0: all alike
+  double repeat = 0;  // the probability that a token keeps an expert of the token before it
+};
 
 // Text generation: one block of requests, from their prompts to their last tokens, is the iteration; the next iteration
 // is the next block. Its micro-batches are GenerateOptions::micro_batches, prompts its sequence_lengths.
@@ -123,6 +131,7 @@ struct TextGeneration {
   // Where new tokens attend to the cache, and their keys and values join it. The attention of prompts is the GPU's.
   Device attention = Device::gpu;
   Placeable placeable = Placeable::none;
+  ExpertRouting routing = {};  // of a model with experts
 };
 
 struct GenerateOptions {

@@ -12,6 +12,7 @@ GenerationPasses::GenerationPasses(Step& step, Collectives& collectives, RankMod
       model_(model),
       ops_(step, collectives),
       requests_(options_.micro_batches) {
+  if (options_.model.experts != 0) router_.emplace(options_.model, generation_.routing);
   for (Count index = 0; index < requests_.size(); ++index) {
     const MicroBatch prompt = micro(index, 0);
     requests_[index].ids = step.persistent("prompt_ids." + std::to_string(index), prompt.tokens() * 8, Role::input);
@@ -58,8 +59,13 @@ void GenerationPasses::layer(Count number, Count index, Count step) {
   Request& request = requests_[index];
   MicroBatch batch = micro(index, step);
   batch.cache = &request.caches[number];
+  Layer& layer = model_.layers[number];
+  if (layer.router) {
+    const auto index_of_layer = static_cast<Count>(layer.parameters.front()->layer);
+    batch.expert_tokens = router_->route(index_of_layer, index, batch.sequences, batch.length);
+  }
   LayerState state;
-  request.x = ops_.layers.forward(model_.layers[number], batch, request.x, state);
+  request.x = ops_.layers.forward(layer, batch, request.x, state);
 }
 
 void GenerationPasses::head(Count index, Count step) {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "traces/generate/model_ops.h"
+#include "traces/generate/routing.h"
 
 namespace tencache::generator {
 
@@ -33,7 +35,8 @@ class GenerationPasses {
   Step& step_;
   RankModel& model_;
   ModelOps ops_;
-  std::vector<Request> requests_;  // by micro-batch
+  std::optional<TokenRouter> router_;  // of a model with experts
+  std::vector<Request> requests_;      // by micro-batch
 };
 
 }  // namespace tencache::generator

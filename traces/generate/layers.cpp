@@ -47,7 +47,7 @@ TensorId LayerOps::run_forward(Layer& layer, const MicroBatch& micro, TensorId x
   const Count tokens = micro.tokens();
   const auto feed_forward = [&](TensorId input) {
     const TensorId y = layer.router
-                           ? feed_forward_.experts_forward(layer, input, tokens, state.experts)
+                           ? feed_forward_.experts_forward(layer, micro, input, state.experts)
                            : feed_forward_.forward(layer.feed_forward, input, tokens, state.feed_forward, true);
     if (y != none && (layer.router || !linears_.taken()))
       rank_.collectives.all_reduce(Group::tensor, layer.feed_forward_module, y);

@@ -167,8 +167,9 @@ class RankProgram {
  private:
   MicroBatch micro(Count index) const {
     const std::vector<Count>& lengths = options_.sequence_lengths;
-    return {index, options_.batch / options_.micro_batches / options_.data_parallel,
-            lengths.size() == 1 ? lengths.front() : lengths[index]};
+    return {.index = index,
+            .sequences = options_.batch / options_.micro_batches / options_.data_parallel,
+            .length = lengths.size() == 1 ? lengths.front() : lengths[index]};
   }
   ChunkState& state_of(Count chunk, Count index) { return states_[chunk * options_.micro_batches + index]; }
   // After the last pass of a chunk's micro-batch.

@@ -470,6 +470,7 @@ void Builder::add(const ParameterShape& shape) {
   Layer& layer = result_.layers[chunk.begin + index - range->begin];
   if (layer.module.name.empty()) layer.module = step_.module(name.prefix);
   Parameter& parameter = store(shape, shape.name, part, name.bias);
+  parameter.of_expert = name.expert >= 0;
   add_to_layer(layer, part, name, parameter);
   if (part == Part::attention_output) layer.attention_module = step_.module(shape.module);
   if (part == Part::down || part == Part::router) {
@@ -511,7 +512,9 @@ RankModel build_rank_model(Step& step, const ModelDescription& model, const std:
       bytes = quantised_bytes(parameter, options.quantise_bits);
       if (stored_in_parts) bytes = bytes * (position.data + 1) / n - bytes * position.data / n;
     }
-    if (bytes > 0) parameter.stored = step.persistent(parameter.name, bytes, Role::parameter);
+    // A training step uses all experts, so its experts are parameters like all others.
+    const Role role = parameter.of_expert && options.generation ? Role::expert : Role::parameter;
+    if (bytes > 0) parameter.stored = step.persistent(parameter.name, bytes, role);
     if (!stored_in_parts) parameter.value = parameter.stored;
   }
   return result;

@@ -21,6 +21,7 @@ struct Parameter {
   Count rows = 1, columns = 1;  // of this rank's slice; vectors have one column
   bool trainable = true;
   bool quantised = false;                       // stored in few bits; kernels read a copy that an op before them makes
+  bool of_expert = false;                       // that tokens are routed to
   bool split = false;                           // over the tensor-parallel ranks: this is one slice
   Count first_element = 0, shard_elements = 0;  // what this rank keeps of it under ZeRO; all of it without
   std::int32_t group = 0;                       // sub-group of the optimizer step
@@ -112,6 +113,16 @@ class Step {
     placeable = options.generation->placeable == Placeable::all;
   }
 
+  OpIndex last_op() const { return static_cast<OpIndex>(trace_.ops.size() - 1); }
+  // That the ops from now on run was decided by `op`; until end_revealed().
+  void begin_revealed(OpIndex op) {
+    OpDetail detail = trace_.details[detail_];
+    detail.revealed_by = op;
+    before_revealed_ = detail_;
+    detail_ = trace_.add_detail(detail);
+  }
+  void end_revealed() { detail_ = before_revealed_; }
+
   const GenerateOptions& options;
   Phase phase = Phase::forward;
   bool placeable = false;  // ops from now on
@@ -123,6 +134,7 @@ class Step {
   Bytes element_, gradient_element_;
   bool keep_gradients_;
   std::uint32_t detail_ = 0;            // of ops
+  std::uint32_t before_revealed_ = 0;   // `detail_` from end_revealed() on
   std::vector<Nanoseconds> matmul_ns_;  // by kernel; 0: not asked for yet
   std::string name_;                    // reused
   std::vector<TensorId> reads_, writes_;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <string_view>
 #include <utility>
 
+#include "core/error.h"
 #include "policies/layers.h"
 #include "policies/weight_homes.h"
 
@@ -125,5 +127,21 @@ class Builder {
 }  // namespace
 
 BlockSlots::BlockSlots(const Trace& trace, const Schedule& schedule) { Builder(trace, schedule, *this).run(); }
+
+void attend_on_cpu(const Trace& trace, const char* policy, std::vector<Device>& devices) {
+  const auto is_cache = [&](TensorId tensor) { return trace.tensors[tensor].role == Role::kv_cache; };
+  bool found = false;
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    const Op& op = trace.ops[index];
+    if (op.phase != Phase::decode) continue;
+    if (!std::ranges::any_of(trace.reads(op), is_cache) && !std::ranges::any_of(trace.writes(op), is_cache)) continue;
+    found |= op.placeable || op.device == Device::cpu;
+    if (op.placeable) devices[index] = Device::cpu;
+  }
+  if (found) return;
+  throw Error(std::string("policy '") + policy +
+              "' is to attend on the CPU, and no op on a KV cache is there or may be placed; generate the trace with "
+              "--placeable attention");
+}
 
 }  // namespace tencache

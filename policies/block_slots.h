@@ -39,4 +39,8 @@ struct BlockSlots {
   std::vector<std::uint32_t> of_op;  // slot, by op
 };
 
+// Moves to the CPU what new tokens do with KV caches, as far as the trace lets it: for Policy::place. Throws Error, in the
+// name of `policy`, where no such op is on the CPU or may be moved there.
+void attend_on_cpu(const Trace& trace, const char* policy, std::vector<Device>& devices);
+
 }  // namespace tencache

@@ -13,7 +13,8 @@
 //    fit (llama.cpp does so by itself since its pull request 16653). fit=false: out of memory.
 // 5. Nothing else moves. Weights that CPU memory does not hold lie on storage (mmap) and are read when they are needed.
 //
-// The trace must let the CPU compute: tencache generate --placeable all. A batch of micro-batches one after the other
+// The trace must let the CPU compute: tencache generate --placeable all. Other ops stay on the GPU, which waits for their
+// weights. A batch of micro-batches one after the other
 // (--order row) is what llama.cpp runs.
 #include <algorithm>
 #include <string>
@@ -86,13 +87,9 @@ class LlamaCpp final : public Policy {
 
   void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
     const Model model(trace);
-    const Split split = split_of(trace, machine, model);
-    place_ops(trace, model, split, devices);
+    place_ops(trace, model, split_of(trace, machine, model), devices);
     for (OpIndex op = 0; op < trace.ops.size(); ++op) {
-      if (devices[op] == trace.ops[op].device || trace.ops[op].placeable) continue;
-      throw Error("policy 'llama-cpp' computes op '" + trace.name(trace.ops[op]) +
-                  "' on the CPU, and the trace does not let it; generate it with --placeable all, or set gpu_layers "
-                  "to all layers and the head");
+      if (!trace.ops[op].placeable) devices[op] = trace.ops[op].device;
     }
   }
 
@@ -120,6 +117,7 @@ class LlamaCpp final : public Policy {
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) {
       homes_ = homes_of(view.program->trace, view.machine);
+      count_misplaced(view.program->trace, view.machine);
       return;
     }
     if (event.device != Device::gpu) return;
@@ -130,11 +128,27 @@ class LlamaCpp final : public Policy {
     }
   }
 
+  void notes(std::vector<std::string>& notes) const override {
+    if (misplaced_ == 0) return;
+    notes.push_back(std::to_string(misplaced_) +
+                    " ops that llama.cpp computes on the CPU run on the GPU, since the trace does not let them move; "
+                    "generate it with --placeable all");
+  }
+
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
     if (request.tier != 0) coldest_victims(request, view, victims);
   }
 
  private:
+  void count_misplaced(const Trace& trace, const MachineSpec& machine) {
+    const Model model(trace);
+    std::vector<Device> devices;
+    for (const Op& op : trace.ops) devices.push_back(op.device);
+    place_ops(trace, model, split_of(trace, machine, model), devices);
+    misplaced_ = 0;
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) misplaced_ += devices[op] != trace.ops[op].device ? 1 : 0;
+  }
+
   // Where each op runs, without regard to what the trace allows.
   void place_ops(const Trace& trace, const Model& model, const Split& split, std::vector<Device>& devices) const {
     Device last = Device::gpu;
@@ -282,6 +296,7 @@ class LlamaCpp final : public Policy {
   std::uint64_t gpu_layers_ = 999, cpu_moe_ = 0, offload_from_ = 32;
   bool kv_offload_ = true, fit_ = true;
   std::vector<TierId> homes_;  // by tensor
+  std::size_t misplaced_ = 0;  // ops
 };
 
 }  // namespace

@@ -6,8 +6,9 @@
 // 2. When a kernel is issued, the weights of those behind it are fetched in their order, as long as what is on its way
 //    or waits on the GPU is less than `bucket`. What a kernel still lacks it waits for.
 // 3. A kernel's weights are freed after it, as no other of the same pass reads them.
-// 4. cache=gpu: the KV cache stays on the GPU. cache=cpu: it lives in CPU memory, where new tokens attend to it (a trace of
-//    tencache generate --attention-on cpu); what the prompts wrote goes there when it is written. Since DeepSpeed 0.10.3.
+// 4. cache=gpu: the KV cache stays on the GPU. cache=cpu: it lives in CPU memory, where new tokens attend to it (tencache
+//    generate --placeable attention, or --attention-on cpu); what the prompts wrote goes there when it is written. Since
+//    DeepSpeed 0.10.3.
 // 5. Nothing else moves, and what does not fit is out of memory. CPU memory is pageable, unless pinned=true.
 //
 // `bucket` is DeepSpeed's stage3_prefetch_bucket_size, two matrices of the model's width in its examples: by default as
@@ -15,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "policies/block_slots.h"
 #include "policies/classic.h"
 #include "policies/common_options.h"
 #include "policies/moving_unit.h"
@@ -38,6 +40,10 @@ class ZeroInference final : public Policy {
   Requirements requirements() const override { return Requirements::governing({Role::parameter, Role::expert}); }
   bool hears(EventKind kind) const override {
     return kind == EventKind::profile_ready || kind == EventKind::op_issued || kind == EventKind::op_done;
+  }
+
+  void place(const Trace& trace, const MachineSpec&, std::vector<Device>& devices) const override {
+    if (cache_ == "cpu") attend_on_cpu(trace, "zero-inference", devices);
   }
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {

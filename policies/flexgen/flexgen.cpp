@@ -92,19 +92,7 @@ class Flexgen final : public Policy {
   }
 
   void place(const Trace& trace, const MachineSpec&, std::vector<Device>& devices) const override {
-    if (attention_ != "cpu") return;
-    bool found = false;
-    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
-      const Op& of = trace.ops[op];
-      if (of.phase != Phase::decode || !touches_cache(trace, of)) continue;
-      found |= of.placeable || of.device == Device::cpu;
-      if (of.placeable) devices[op] = Device::cpu;
-    }
-    if (!found) {
-      throw Error(
-          "policy 'flexgen': attention=cpu, and no op on a KV cache may be placed; generate the trace with "
-          "--placeable attention");
-    }
+    if (attention_ == "cpu") attend_on_cpu(trace, "flexgen", devices);
   }
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
@@ -161,11 +149,6 @@ class Flexgen final : public Policy {
   static void add_shares(Options& options, const std::string& name, Percents& shares) {
     options.number(name + "_gpu", shares.gpu, "%", "share of the " + name + " that lives on the GPU");
     options.number(name + "_cpu", shares.cpu, "%", "share of the " + name + " that lives in CPU memory");
-  }
-
-  static bool touches_cache(const Trace& trace, const Op& op) {
-    const auto is_cache = [&](TensorId tensor) { return trace.tensors[tensor].role == Role::kv_cache; };
-    return std::ranges::any_of(trace.reads(op), is_cache) || std::ranges::any_of(trace.writes(op), is_cache);
   }
 
   // ---- Homes.

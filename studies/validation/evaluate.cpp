@@ -21,6 +21,10 @@ double metric_of(const RunFigures& run, const ValidationRow& row) {
       return run.backward_seconds;
     case Metric::update_seconds:
       return run.update_seconds;
+    case Metric::prefill_seconds:
+      return run.prefill_seconds;
+    case Metric::decode_seconds:
+      return run.decode_seconds;
     case Metric::hit_rate_tensors:
       return run.hit_rate_tensors;
     case Metric::hit_rate_accesses:

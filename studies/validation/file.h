@@ -47,6 +47,8 @@ enum class Metric : std::uint8_t {
   forward_seconds,
   backward_seconds,
   update_seconds,
+  prefill_seconds,
+  decode_seconds,
   hit_rate_tensors,
   hit_rate_accesses,
   hit_rate_bytes,

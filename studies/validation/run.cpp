@@ -99,6 +99,8 @@ RunFigures figures_of(const Outcome& outcome, const MachineSpec& machine, std::u
   figures.forward_seconds = phase(Phase::forward) + phase(Phase::loss);
   figures.backward_seconds = phase(Phase::backward);
   figures.update_seconds = phase(Phase::optimizer);
+  figures.prefill_seconds = phase(Phase::prefill);
+  figures.decode_seconds = phase(Phase::decode);
   figures.hit_rate_tensors = share(result.window.tensors_held, result.window.tensors);
   figures.hit_rate_accesses = share(result.window.hits, result.window.accesses);
   figures.hit_rate_bytes = share(result.window.hit_bytes, result.window.access_bytes);

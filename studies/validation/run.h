@@ -21,6 +21,7 @@ struct RunFigures {
   std::string reason;                                                    // unless done
   double seconds = 0;                                                    // of an iteration
   double forward_seconds = 0, backward_seconds = 0, update_seconds = 0;  // their sum is that of the steady state
+  double prefill_seconds = 0, decode_seconds = 0;                        // of a generation, instead
   double hit_rate_tensors = 0, hit_rate_accesses = 0, hit_rate_bytes = 0;
   double peak_bytes = 0, peak_bytes_less_optimizer = 0, peak_activation_bytes = 0;
   std::map<std::string, double> link_bytes;  // an iteration

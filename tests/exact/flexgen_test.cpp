@@ -13,6 +13,7 @@
 #include "policies/planning/linear_program.h"
 #include "policies/registry.h"
 #include "sim/simulate.h"
+#include "tests/small_block.h"
 #include "tests/small_cases.h"
 #include "traces/transform/lower.h"
 
@@ -128,67 +129,8 @@ TEST(FlexgenCostModel, TheProgramIsNotWorseThanThePublishedPolicy) {
 
 // ---- Slots and homes ------------------------------------------------------------------------------------------------
 
-// Layers of weights a (100), b (100), c (100), d (100) before and in the attention's output and f (200), g (200) after
-// it, passed by micro-batches one after the other; prompts, then one step. Kernels of 10 ns.
-struct Block {
-  explicit Block(std::size_t layer_count, std::size_t batches, Device attention = Device::gpu) {
-    for (std::size_t layer = 0; layer < layer_count; ++layer) {
-      const std::string name = "layers." + std::to_string(layer);
-      for (const auto& [part, bytes] : {std::pair<const char*, Bytes>{".a", 100},
-                                        {".b", 100},
-                                        {".c", 100},
-                                        {".d", 100},
-                                        {".f", 200},
-                                        {".g", 200}}) {
-        weights.push_back(trace.add_tensor(name + part, bytes, Role::parameter, true));
-      }
-    }
-    std::vector<TensorId> hidden(batches), prompt_cache(layer_count * batches);
-    for (std::size_t batch = 0; batch < batches; ++batch) {
-      hidden[batch] = trace.add_tensor("ids", 1, Role::input, true);
-    }
-    for (std::uint32_t step = 0; step < 2; ++step) {
-      const std::uint32_t detail = trace.add_detail({.step = step});
-      for (std::size_t layer = 0; layer < layer_count; ++layer) {
-        for (std::size_t batch = 0; batch < batches; ++batch) {
-          const auto add = [&](const char* name, std::vector<TensorId> reads, TensorId write,
-                               Device device = Device::gpu, KernelKind kind = KernelKind::elementwise) {
-            Op op =
-                make_op(trace, name, "layers." + std::to_string(layer), step == 0 ? Phase::prefill : Phase::decode, 10);
-            op.detail = detail;
-            op.device = device;
-            op.kernel = trace.kernels.intern({.kind = kind});
-            trace.add_op(op, reads, std::vector<TensorId>{write});
-          };
-          const auto make = [&](Role role, Bytes bytes) { return trace.add_tensor("t", bytes, role, false); };
-          const TensorId* const w = &weights[6 * layer];
-          const TensorId q = make(Role::activation, 4);
-          add("q", {hidden[batch], w[0], w[1], w[2]}, q);
-          const TensorId cache = make(Role::kv_cache, step == 0 ? 50 : 5);
-          TensorId& prompt = prompt_cache[layer * batches + batch];
-          const Device there = step == 0 ? Device::gpu : attention;
-          add("kv", {q}, cache, there);
-          const TensorId context = make(Role::activation, 4);
-          std::vector<TensorId> reads{q, cache};
-          if (step == 0) prompt = cache;
-          if (step > 0) reads.push_back(prompt);
-          add("attention", reads, context, there, KernelKind::attention);
-          const TensorId x = make(Role::activation, 4);
-          add("out", {context, w[3]}, x);
-          const TensorId y = make(Role::activation, 8);
-          add("ff", {x, w[4], w[5]}, y);
-          hidden[batch] = y;
-        }
-      }
-    }
-  }
-
-  Trace trace;
-  std::vector<TensorId> weights;
-};
-
 TEST(BlockSlots, AreMicroBatchesInLayers) {
-  const Block block(2, 3);
+  const SmallBlock block(2, 3);
   const BlockSlots slots(block.trace, Schedule(block.trace));
   ASSERT_EQ(slots.slots.size(), 2u * 2 * 3);  // steps, layers, micro-batches
   ASSERT_EQ(slots.layers.size(), 2u);
@@ -212,7 +154,7 @@ RunResult run(const Settings& settings, const MachineSpec& machine, const Trace&
 
 // The last quarter of the attention's part, d, is the first to be the GPU's; of the rest, g from 25 % on.
 TEST(Flexgen, PercentagesAreStepFunctions) {
-  const Block block(3, 1);
+  const SmallBlock block(3, 1);
   const auto moved = [&](const char* gpu, const char* cpu) {
     const RunResult result = run({{"weights_gpu", gpu},
                                   {"weights_cpu", cpu},
@@ -237,7 +179,7 @@ TEST(Flexgen, PercentagesAreStepFunctions) {
 // next layer is asked for in the first slot, which waits for it: 800 + 2 × 50 a layer. Without a barrier its copy goes
 // on beside all three, and the link never rests.
 TEST(Flexgen, SlotsWaitForTheNextWeights) {
-  const Block block(4, 3);
+  const SmallBlock block(4, 3);
   Settings settings{{"cache_gpu", "100"}, {"cache_cpu", "0"}, {"hidden_gpu", "100"}, {"hidden_cpu", "0"}};
   EXPECT_EQ(run(settings, small_machine(10'000), block.trace).iteration_ns.back(), 4 * 2 * (800 + 2 * 50));
   settings["barrier"] = "none";
@@ -248,7 +190,7 @@ TEST(Flexgen, SlotsWaitForTheNextWeights) {
 // 4, kv and attention on the CPU 20 (beside the copy down of nothing else), context up 4, out and ff 20, in the first
 // slot of a step with the CPU; the weights' 800 ns begin after the attention, or with the slot.
 TEST(Flexgen, WeightsWaitForAttentionOnTheCpu) {
-  const Block block(4, 1, Device::cpu);
+  const SmallBlock block(4, 1, Device::cpu);
   Settings settings{{"cache_cpu", "100"}, {"hidden_gpu", "100"}, {"hidden_cpu", "0"}};
   const MachineSpec machine = small_machine(10'000);
   const Nanoseconds serial = run(settings, machine, block.trace).iteration_ns.back();
@@ -258,7 +200,7 @@ TEST(Flexgen, WeightsWaitForAttentionOnTheCpu) {
 }
 
 TEST(Flexgen, CachesGoHome) {
-  const Block block(2, 2);
+  const SmallBlock block(2, 2);
   const MachineSpec machine = small_machine(10'000, true);
   const RunResult kept = run({{"cache_gpu", "100"}, {"cache_cpu", "0"}}, machine, block.trace);
   const RunResult down = run({{"cache_gpu", "0"}, {"cache_cpu", "100"}}, machine, block.trace);
@@ -277,12 +219,12 @@ TEST(Flexgen, RefusesPercentagesAbove100) {
   EXPECT_THAT(made({{"hidden_gpu", "0"}, {"hidden_cpu", "50"}}), ThrowsMessage<Error>(HasSubstr("hidden")));
   EXPECT_THAT(
       [] {
-        run({{"attention", "cpu"}}, small_machine(10'000), Block(1, 1).trace);
+        run({{"attention", "cpu"}}, small_machine(10'000), SmallBlock(1, 1).trace);
       },
       ThrowsMessage<Error>(HasSubstr("--placeable attention")));
   EXPECT_THAT(
       [] {
-        run({{"weights_cpu", "0"}}, small_machine(10'000), Block(1, 1).trace);
+        run({{"weights_cpu", "0"}}, small_machine(10'000), SmallBlock(1, 1).trace);
       },
       ThrowsMessage<Error>(HasSubstr("flexgen")));  // no storage
 }

@@ -1026,8 +1026,9 @@ TEST(Gpus, AreAllThere) {
     for (const Fact& fact : gpu.facts) EXPECT_FALSE(fact.source.empty()) << gpu.name << " " << fact.path;
   }
   EXPECT_THAT(names, ElementsAre("v100-16g", "v100-32g", "t4", "a10", "a10g", "l4", "l40s", "rtx-3090", "rtx-a5000",
-                                 "rtx-4090", "a100-40g", "a100-80g", "h100", "h100-nvl", "gh200", "h200", "b200",
-                                 "a100-80g-pcie", "h100-pcie", "h100-500w", "v100-32g-pcie", "rtx-a6000"));
+                                 "rtx-4090", "rtx-3070", "rtx-3080", "rtx-3080-ti", "rtx-4070-ti", "rtx-4080",
+                                 "a100-40g", "a100-80g", "h100", "h100-nvl", "gh200", "h200", "b200", "a100-80g-pcie",
+                                 "h100-pcie", "h100-500w", "v100-32g-pcie", "rtx-a6000"));
   try {
     read_gpu("rtx");
     FAIL();

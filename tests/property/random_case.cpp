@@ -186,12 +186,12 @@ void put_beside(std::uint64_t seed, Trace& trace) {
   }
 }
 
-// In a quarter of the cases some tensors are stored in another format, smaller or larger.
+// In a quarter of the cases some tensors are stored in a smaller format.
 void store_otherwise(std::uint64_t seed, bool real_pages, Trace& trace) {
   Random random(seed ^ 0x73746f726564);
   if (real_pages || !random.one_in(4)) return;
   for (Tensor& tensor : trace.tensors) {
-    if (random.one_in(3)) tensor.stored_bytes = random.between(1, tensor.bytes + tensor.bytes / 4);
+    if (random.one_in(3)) tensor.stored_bytes = random.between(1, tensor.bytes);
   }
 }
 
@@ -201,13 +201,10 @@ std::pair<Bytes, Bytes> demand(const Trace& trace) {
   Bytes largest = 0, all = 0;
   for (OpIndex op = 0; op < trace.ops.size(); ++op) {
     Bytes bytes = 0;
-    for (const Use& use : schedule.uses(op)) {
-      const Tensor& tensor = trace.tensors[use.tensor];
-      bytes += std::max(tensor.bytes, tensor.stored_bytes);
-    }
+    for (const Use& use : schedule.uses(op)) bytes += trace.tensors[use.tensor].bytes;
     largest = std::max(largest, bytes);
   }
-  for (const Tensor& tensor : trace.tensors) all += std::max(tensor.bytes, tensor.stored_bytes);
+  for (const Tensor& tensor : trace.tensors) all += tensor.bytes;
   return {largest, all};
 }
 
@@ -286,7 +283,7 @@ MachineSpec random_machine(Random& random, const Trace& trace, Bytes chunk_bytes
     }
   }
   machine.initial_tier = static_cast<TierId>(random.one_in(5) ? 0 : random.between(1, machine.tiers.size() - 1));
-  machine.cpu.adam_parameters_per_second = 1e9;
+  machine.cpu = {.adam_parameters_per_second = 1e9, .flops_per_second = 1e12, .bandwidth = 2 * byte_per_ns};
   machine.issue_ahead = options.deep_issue && random.one_in(4) ? 2 : 1;
   machine.copies_in_flight = random.one_in(3) ? 2 : 1;
   machine.validate();

@@ -1,0 +1,105 @@
+// llama-cpp on small blocks: where layers live and run follows from the rules at the head of its file.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "policies/registry.h"
+#include "sim/simulate.h"
+#include "tests/small_block.h"
+#include "traces/transform/lower.h"
+
+namespace tencache {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+// The CPU moves a byte in 2 ns: an op of the block, which moves 100, takes 200 ns there.
+MachineSpec machine_of(Bytes gpu_bytes) {
+  MachineSpec machine = small_machine(gpu_bytes);
+  machine.cpu.flops_per_second = 1e12;
+  machine.cpu.bandwidth = byte_per_ns / 2;
+  return machine;
+}
+
+struct Ran {
+  Program program;
+  RunResult result;
+  std::size_t on_cpu = 0;
+};
+
+Ran run(const Settings& settings, const MachineSpec& machine, const Trace& trace) {
+  const MadePolicy made = make_policy("llama-cpp", settings);
+  Ran ran{lower(trace, *made.policy, machine), {}, 0};
+  ran.result = simulate(ran.program, machine, *made.policy, {.max_iterations = 4, .until_steady = false});
+  for (const Op& op : ran.program.trace.ops) ran.on_cpu += op.device == Device::cpu ? 1 : 0;
+  return ran;
+}
+
+// Layers of 800 bytes of weights, one micro-batch: five ops a layer and step.
+TEST(LlamaCpp, TheFirstLayersAreTheCpus) {
+  const SmallBlock block(4, 1, Device::gpu, true);
+  const auto ops_on_cpu = [&](const char* layers) {
+    return run({{"gpu_layers", layers}}, machine_of(100'000), block.trace).on_cpu;
+  };
+  EXPECT_EQ(ops_on_cpu("1"), 3u * 5 * 2);
+  EXPECT_EQ(ops_on_cpu("4"), 0u);
+  EXPECT_EQ(ops_on_cpu("999"), 0u);
+}
+
+// No weight crosses the link: the activation between the layers of CPU and GPU does, once a step, and nothing else.
+TEST(LlamaCpp, WeightsStayWhereTheyAreComputed) {
+  const SmallBlock block(4, 1, Device::gpu, true);
+  const Ran ran = run({{"gpu_layers", "2"}}, machine_of(100'000), block.trace);
+  ASSERT_TRUE(ran.result.fits) << ran.result.misfit;
+  EXPECT_EQ(ran.result.window.links[0].bytes, ran.result.period * 2u * 8);
+  // Of each of two layers and two steps five ops on either device.
+  EXPECT_EQ(ran.on_cpu, 2u * 2 * 5);
+  EXPECT_EQ(ran.result.window.compute_ns, static_cast<Nanoseconds>(ran.result.period) * 2 * 2 * 5 * 10);
+}
+
+// Prompts of as many tokens as offload_from run on the GPU: each weight of a layer on the CPU is copied once for them.
+TEST(LlamaCpp, LongPromptsAreTheGpus) {
+  SmallBlock block(3, 1, Device::gpu, true);
+  for (Op& op : block.trace.ops) {
+    if (block.trace.kernel(op).kind != KernelKind::attention) continue;
+    op.kernel = block.trace.kernels.intern({.kind = KernelKind::attention, .shape = {1, 1, 1, 64, 64, 1}});
+  }
+  const Ran ran = run({{"gpu_layers", "1"}}, machine_of(100'000), block.trace);
+  ASSERT_TRUE(ran.result.fits) << ran.result.misfit;
+  EXPECT_EQ(ran.on_cpu, 2u * 5);  // the step
+  EXPECT_GE(ran.result.window.links[0].bytes, ran.result.period * 2u * 800);
+  EXPECT_EQ(run({{"gpu_layers", "1"}, {"offload_from", "65"}}, machine_of(100'000), block.trace).on_cpu, 2u * 5 * 2);
+}
+
+// A layer's weights are 800 bytes and its caches 55: of four layers as many as fit are the GPU's.
+TEST(LlamaCpp, FitsWhatItCan) {
+  const SmallBlock block(4, 1, Device::gpu, true);
+  const Ran two = run({}, machine_of(2 * 855 + 100), block.trace);
+  ASSERT_TRUE(two.result.fits) << two.result.misfit;
+  EXPECT_EQ(two.on_cpu, 2u * 5 * 2);
+  const Ran all = run({{"fit", "false"}}, machine_of(2 * 855 + 100), block.trace);
+  EXPECT_THAT(all.result.misfit, HasSubstr("out of memory"));
+}
+
+TEST(LlamaCpp, CachesMayStayInCpuMemory) {
+  const SmallBlock block(2, 1, Device::gpu, true);
+  const Ran ran = run({{"kv_offload", "false"}}, machine_of(100'000), block.trace);
+  EXPECT_EQ(ran.on_cpu, 2u * 2 * 2);  // cache and attention, of each layer and step
+}
+
+TEST(LlamaCpp, NeedsATraceThatLetsIt) {
+  EXPECT_THAT(
+      [] {
+        run({{"gpu_layers", "0"}}, machine_of(1000), SmallBlock(2, 1).trace);
+      },
+      ThrowsMessage<Error>(HasSubstr("--placeable all")));
+  EXPECT_THAT(
+      [] {
+        run({{"gpu_layers", "0"}}, small_machine(1000), SmallBlock(2, 1, Device::gpu, true).trace);
+      },
+      ThrowsMessage<Error>(HasSubstr("cpu.tflops")));
+}
+
+}  // namespace
+}  // namespace tencache

@@ -81,11 +81,59 @@ void read_llama(ModelDescription& model, const ModelFields& fields) {
     model.attention_bias = type == "qwen2" || fields.flag("attention_bias").value_or(false);
     model.feed_forward_bias = fields.flag("mlp_bias").value_or(false);
   }
-  model.query_key_norm = type == "qwen3";
+  model.query_key_norm = type == "qwen3" || type == "qwen3_moe";
+  if (type == "qwen3_moe") {
+    // Experts in every layer: the width of a dense one goes unused.
+    model.intermediate = fields.count_of({"moe_intermediate_size"});
+    model.experts = fields.count_of({"num_experts", "num_local_experts"});
+    model.experts_per_token = fields.count("num_experts_per_tok").value_or(8);
+    if (fields.count("decoder_sparse_step").value_or(1) != 1) {
+      fields.fail("decoder_sparse_step", "decoder_sparse_step: only 1, experts in every layer, is supported");
+    }
+    if (fields.size("mlp_only_layers").value_or(0) != 0) {
+      fields.fail("mlp_only_layers", "mlp_only_layers: layers without experts are not supported");
+    }
+  }
   if (type == "mixtral") {
     model.experts = fields.count("num_local_experts").value_or(8);
     model.experts_per_token = fields.count("num_experts_per_tok").value_or(2);
   }
+}
+
+void read_deepseek(ModelDescription& model, const ModelFields& fields) {
+  model.intermediate = fields.count_of({"intermediate_size"});
+  model.max_sequence = fields.count_of({"max_position_embeddings"});
+  model.experts = fields.count_of({"n_routed_experts"});
+  model.experts_per_token = fields.count_of({"num_experts_per_tok"});
+  model.expert_intermediate = fields.count_of({"moe_intermediate_size"});
+  model.shared_experts = fields.count("n_shared_experts").value_or(0);
+  model.dense_layers = fields.count("first_k_dense_replace").value_or(0);
+  model.query_rank = fields.count("q_lora_rank").value_or(0);
+  model.key_value_rank = fields.count_of({"kv_lora_rank"});
+  model.rope_dimension = fields.count_of({"qk_rope_head_dim"});
+  model.head_dimension = fields.count_of({"qk_nope_head_dim"}) + model.rope_dimension;
+  model.value_dimension = fields.count_of({"v_head_dim"});
+  model.router_bias = fields.text("model_type") == "deepseek_v3";
+  refuse(fields, "attention_bias", true);
+  if (fields.count("moe_layer_freq").value_or(1) != 1) {
+    fields.fail("moe_layer_freq", "moe_layer_freq: only 1, experts in every layer after the dense ones, is supported");
+  }
+}
+
+void read_gpt_oss(ModelDescription& model, const ModelFields& fields) {
+  model.intermediate = fields.count_of({"intermediate_size"});
+  model.key_value_heads = fields.count_of({"num_key_value_heads"});
+  model.head_dimension = fields.count("head_dim").value_or(64);
+  model.max_sequence = fields.count_of({"max_position_embeddings"});
+  model.experts = fields.count_of({"num_local_experts"});
+  model.experts_per_token = fields.count_of({"num_experts_per_tok", "experts_per_token"});
+  model.sliding_window = fields.count("sliding_window").value_or(128);
+  const std::vector<std::string> kinds = fields.texts("layer_types").value_or(std::vector<std::string>());
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    if (kinds[i] == (i % 2 == 0 ? "sliding_attention" : "full_attention")) continue;
+    fields.fail("layer_types", "layer_types: only sliding_attention and full_attention by turns are supported");
+  }
+  refuse(fields, "attention_bias", false);
 }
 
 void read_bert(ModelDescription& model, const ModelFields& fields) {
@@ -112,12 +160,22 @@ struct Type {
   ModelFamily family;
   void (*read)(ModelDescription& model, const ModelFields& fields);
 };
-constexpr Type types[] = {{"bert", ModelFamily::bert, read_bert},       {"bloom", ModelFamily::bloom, read_bloom},
-                          {"falcon", ModelFamily::falcon, read_falcon}, {"gpt2", ModelFamily::gpt2, read_gpt2},
-                          {"granite", ModelFamily::llama, read_llama},  {"llama", ModelFamily::llama, read_llama},
-                          {"mistral", ModelFamily::llama, read_llama},  {"mixtral", ModelFamily::mixtral, read_llama},
-                          {"opt", ModelFamily::opt, read_opt},          {"qwen2", ModelFamily::llama, read_llama},
-                          {"qwen3", ModelFamily::llama, read_llama},    {"vit", ModelFamily::vit, read_vit}};
+constexpr Type types[] = {{"bert", ModelFamily::bert, read_bert},
+                          {"bloom", ModelFamily::bloom, read_bloom},
+                          {"deepseek_v2", ModelFamily::deepseek, read_deepseek},
+                          {"deepseek_v3", ModelFamily::deepseek, read_deepseek},
+                          {"falcon", ModelFamily::falcon, read_falcon},
+                          {"gpt2", ModelFamily::gpt2, read_gpt2},
+                          {"gpt_oss", ModelFamily::gpt_oss, read_gpt_oss},
+                          {"granite", ModelFamily::llama, read_llama},
+                          {"llama", ModelFamily::llama, read_llama},
+                          {"mistral", ModelFamily::llama, read_llama},
+                          {"mixtral", ModelFamily::mixtral, read_llama},
+                          {"opt", ModelFamily::opt, read_opt},
+                          {"qwen2", ModelFamily::llama, read_llama},
+                          {"qwen3", ModelFamily::llama, read_llama},
+                          {"qwen3_moe", ModelFamily::qwen3_moe, read_llama},
+                          {"vit", ModelFamily::vit, read_vit}};
 
 }  // namespace
 

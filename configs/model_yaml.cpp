@@ -57,6 +57,14 @@ ModelDescription model_of_yaml(const ModelFields& fields) {
                           {"embedding_projection", model.embedding_projection},
                           {"experts", model.experts},
                           {"experts_per_token", model.experts_per_token},
+                          {"expert_intermediate", model.expert_intermediate},
+                          {"shared_experts", model.shared_experts},
+                          {"dense_layers", model.dense_layers},
+                          {"query_rank", model.query_rank},
+                          {"key_value_rank", model.key_value_rank},
+                          {"rope_dimension", model.rope_dimension},
+                          {"value_dimension", model.value_dimension},
+                          {"sliding_window", model.sliding_window},
                           {"labels", model.labels},
                           {"image_size", model.image_size},
                           {"patch_size", model.patch_size},
@@ -67,7 +75,7 @@ ModelDescription model_of_yaml(const ModelFields& fields) {
       {"attention_bias", model.attention_bias},       {"attention_output_bias", model.attention_output_bias},
       {"feed_forward_bias", model.feed_forward_bias}, {"tied_embeddings", model.tied_embeddings},
       {"parallel_block", model.parallel_block},       {"norm_first", model.norm_first},
-      {"query_key_norm", model.query_key_norm}};
+      {"query_key_norm", model.query_key_norm},       {"router_bias", model.router_bias}};
   std::vector<std::string> valid = {"name", "aliases", "family"};
   for (const Count& count : counts) valid.push_back(count.key);
   for (const Flag& flag : flags) valid.push_back(flag.key);

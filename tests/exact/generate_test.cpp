@@ -429,7 +429,7 @@ TEST(Recomputation, OfAShareOfTheLayersIsSpreadEvenly) {
 // ops lie between none and block in memory and work.
 TEST(Recomputation, FitsEveryKindOfModel) {
   for (const char* model : {"gpt2", "opt-1.3b", "bloom-7b1", "falcon-7b", "bert-base-uncased", "mixtral-8x7b",
-                            "qwen3-8b", "vit-base-patch16-224"}) {
+                            "qwen3-8b", "qwen3-30b-a3b", "vit-base-patch16-224"}) {
     for (const Count lora_rank : {0, 4}) {
       GenerateOptions options = small(model);
       options.model.layers = 2;
@@ -882,7 +882,8 @@ TEST(Generate, TakesALengthForEachMicroBatch) {
 // ---- Forward passes alone. ------------------------------------------------------------------------------------------
 
 TEST(ForwardOnly, KeepsNothingAndEndsWithTheLogits) {
-  for (const char* model : {"gpt2", "llama-3-8b", "bert-base-uncased", "mixtral-8x7b", "vit-base-patch16-224"}) {
+  for (const char* model :
+       {"gpt2", "llama-3-8b", "bert-base-uncased", "mixtral-8x7b", "qwen3-30b-a3b", "vit-base-patch16-224"}) {
     for (const Stack stack : {Stack::eager, Stack::fused}) {
       GenerateOptions options = small(model);
       options.stack = stack;

@@ -281,6 +281,147 @@ TEST(MixtureOfExperts, AreAboutAsPopularAsFiddlerMeasured) {
   EXPECT_NEAR(best_125, 0.530, 0.01);
 }
 
+TEST(MixtureOfExperts, OfQwenAndGptOssTakesTheFlopsOfItsTokens) {
+  // gpt-oss: gate and up are one product, every second layer sees the last 8 tokens only.
+  for (const char* name : {"qwen3-30b-a3b", "gpt-oss-20b"}) {
+    GenerateOptions options = block(name);
+    ModelDescription& m = options.model;
+    const bool windows = m.sliding_window != 0;
+    if (windows) m.sliding_window = 8;
+    const Trace trace = generate(options);
+    const Count width = m.heads * m.head_dimension, keys = m.key_value_heads * m.head_dimension;
+    const Count layer = m.hidden * (2 * width + 2 * keys + m.experts + m.experts_per_token * 3 * m.expert_width());
+    const Count head = m.hidden * m.vocabulary;
+    const Count prompt_scores = windows ? 20 * 20 + (20 * 20 - 12 * 12) : 2 * 20 * 20;  // twice those of both layers
+    EXPECT_EQ(flops_of_step(trace, 0), 2 * (120 * 2 * layer + 6 * head) + 2 * 6 * prompt_scores * width) << name;
+    for (Count i = 1; i < 5; ++i) {
+      const Count seen = 20 + i + (windows ? 8 : 20 + i);
+      EXPECT_EQ(flops_of_step(trace, i), 2 * 6 * (2 * layer + head) + 4 * 6 * seen * width) << name << " " << i;
+    }
+  }
+}
+
+// A layer with a window of 8 tokens keeps no more of the prompt, and reads the pages that hold some of the last eight.
+TEST(TextGeneration, KeepsWhatAWindowSees) {
+  GenerateOptions options = block("gpt-oss-20b");
+  options.model.sliding_window = 8;
+  options.batch = options.micro_batches = 1;
+  options.generation->page_tokens = 4;
+  options.generation->new_tokens = 10;
+  const Trace trace = generate(options);
+  const Bytes token = 2 * options.model.key_value_heads * options.model.head_dimension * 2;
+  std::map<std::string, std::vector<Count>> pieces;  // tokens of each, by layer
+  std::vector<Count> read;                           // pieces of layer 0, by step
+  for (const Tensor* piece : cache_of(trace)) {
+    pieces[std::string(trace.name(*piece)).substr(0, 14)].push_back(piece->bytes / token);
+  }
+  for (const Op& op : trace.ops) {
+    if (trace.name(op) != "decode_attention" || trace.module(op) != "model.layers.0.self_attn") continue;
+    Count count = 0;
+    bool sinks = false;
+    for (const TensorId id : trace.reads(op)) {
+      count += trace.tensors[id].role == Role::kv_cache;
+      sinks |= trace.name(trace.tensors[id]) == "model.layers.0.self_attn.sinks";
+    }
+    EXPECT_TRUE(sinks);
+    read.push_back(count);
+    EXPECT_EQ(trace.kernel(op).shape[4], 8u);
+  }
+  // 20 + 9 tokens: the prompt's last eight, then pages of four.
+  EXPECT_THAT(pieces.at("model.layers.0"), ElementsAre(8, 4, 4, 4));
+  EXPECT_THAT(pieces.at("model.layers.1"), ElementsAre(20, 4, 4, 4));
+  EXPECT_THAT(read, ElementsAre(2, 2, 2, 2, 3, 3, 3, 2, 3));
+  options.generation->page_tokens = 0;  // room for a window, in which tokens take the places of earlier ones
+  pieces.clear();
+  const Trace whole = generate(options);
+  for (const Tensor* piece : cache_of(whole)) {
+    pieces[std::string(whole.name(*piece)).substr(0, 14)].push_back(piece->bytes / token);
+  }
+  EXPECT_THAT(pieces.at("model.layers.0"), ElementsAre(8));
+  EXPECT_THAT(pieces.at("model.layers.1"), ElementsAre(30));
+}
+
+// The narrow vector and the rotated part of the key; a token's query is multiplied with the weight that would expand
+// the cache (h_k·r numbers a head), its context with the rest of it.
+TEST(LatentAttention, CachesAndReadsTheNarrowVectors) {
+  for (const char* name : {"deepseek-v3", "deepseek-v2-lite"}) {
+    GenerateOptions options = block(name);
+    ModelDescription& m = options.model;
+    m.dense_layers = 1;  // of the two
+    options.generation->page_tokens = 1;
+    const Trace trace = generate(options);
+    const Count width = m.key_value_rank + m.rope_dimension, plain = m.head_dimension - m.rope_dimension;
+    Bytes cache = 0;
+    for (const Tensor* piece : cache_of(trace)) cache += piece->bytes;
+    EXPECT_EQ(cache, 6 * m.layers * 24 * width * 2) << name;
+    const Count query = m.query_rank != 0 ? m.query_rank * (m.hidden + m.heads * m.head_dimension)
+                                          : m.hidden * m.heads * m.head_dimension;
+    const Count around = query + m.hidden * width + m.heads * m.value_dimension * m.hidden;
+    const Count expand = m.key_value_rank * m.heads * (plain + m.value_dimension);  // or absorb: as much
+    const Count dense = 3 * m.hidden * m.intermediate;
+    const Count sparse =
+        m.hidden * m.experts + 3 * m.hidden * m.expert_width() * (m.experts_per_token + m.shared_experts);
+    const Count weights = 2 * (around + expand) + dense + sparse, head = m.hidden * m.vocabulary;
+    EXPECT_EQ(flops_of_step(trace, 0),
+              2 * (120 * weights + 6 * head) + 2 * 120 * 20 * m.heads * (m.head_dimension + m.value_dimension))
+        << name;
+    for (Count i = 1; i < 5; ++i) {
+      EXPECT_EQ(flops_of_step(trace, i),
+                2 * 6 * (weights + head) + 2 * 2 * 6 * (20 + i) * m.heads * (width + m.key_value_rank))
+          << name;
+    }
+    for (const Op& op : trace.ops) {
+      if (trace.name(op) != "decode_attention") continue;
+      EXPECT_EQ(op.bytes, 3 * ((20 + step_of(trace, op)) * width + m.heads * (width + m.key_value_rank)) * 2);
+    }
+  }
+}
+
+// Published: 0.098 MB for Qwen3-30B-A3B and 0.070 MB for DeepSeek-V3, in 16 bits.
+TEST(TextGeneration, KeepsThePublishedBytesOfAToken) {
+  for (const auto& [name, megabytes] : {std::pair("qwen3-30b-a3b", 0.0983), std::pair("deepseek-v3", 0.0703)}) {
+    GenerateOptions options = small(name);
+    options.batch = 1;
+    options.sequence_lengths = {1};
+    options.forward_only = true;
+    options.generation = TextGeneration{.new_tokens = 1, .page_tokens = 1};
+    Bytes cache = 0;
+    const Trace trace = generate(options);
+    for (const Tensor* piece : cache_of(trace)) cache += piece->bytes;
+    EXPECT_NEAR(static_cast<double>(cache) / 1e6, megabytes, 0.0001) << name;
+  }
+}
+
+// Heads are shared, the narrow vector is whole on every rank; experts are cut.
+TEST(LatentAttention, IsSharedByHeads) {
+  GenerateOptions options = block("deepseek-v2-lite");
+  options.model.dense_layers = 1;
+  const Trace alone = generate(options);
+  options.tensor_parallel = 2;
+  const Trace shared = generate(options);
+  const auto sizes = [](const Trace& trace, const std::string& name) {
+    std::vector<Bytes> sizes;
+    for (const Tensor& tensor : trace.tensors) {
+      if (std::string(trace.name(tensor)).ends_with(name)) sizes.push_back(tensor.bytes);
+    }
+    return sizes;
+  };
+  for (const char* name :
+       {"layers.0.self_attn.q_proj.weight", "layers.0.self_attn.kv_b_proj.weight", "layers.0.self_attn.o_proj.weight",
+        "layers.1.mlp.experts.5.down_proj.weight", "layers.1.mlp.shared_experts.up_proj.weight"}) {
+    const Bytes whole = sizes(alone, name).at(0);
+    EXPECT_THAT(sizes(shared, name), ElementsAre(whole / 2, whole / 2)) << name;
+  }
+  for (const char* name : {"layers.0.self_attn.kv_a_proj_with_mqa.weight", "layers.1.mlp.gate.weight"}) {
+    const Bytes whole = sizes(alone, name).at(0);
+    EXPECT_THAT(sizes(shared, name), ElementsAre(whole, whole)) << name;
+  }
+  Bytes one = 0, two = 0;
+  for (const Tensor* piece : cache_of(alone)) one += piece->bytes;
+  for (const Tensor* piece : cache_of(shared)) two += piece->bytes;
+  EXPECT_EQ(two, 2 * one);
+}
+
 TEST(TextGeneration, RefusesWhatIsNone) {
   GenerateOptions options = block("gpt2");
   options.sequence_lengths = {1020};
@@ -291,6 +432,13 @@ TEST(TextGeneration, RefusesWhatIsNone) {
   options.generation->routing.popularity = 0;
   options.generation->routing.repeat = 1.5;
   EXPECT_THAT(error_of(options), HasSubstr("--routing-repeat: 1.500000 is not a probability from 0 to 1"));
+  options = block("deepseek-v2-lite");
+  options.attention = AttentionKind::materialised;
+  EXPECT_THAT(error_of(options), HasSubstr("--attention: latent attention is modelled with fused kernels only"));
+  for (const char* name : {"deepseek-v3", "gpt-oss-120b"}) {
+    EXPECT_THAT(error_of(small(name)), HasSubstr("family are not modelled; give --new-tokens, or --forward-only"))
+        << name;
+  }
   options = block("bert-base-uncased");
   EXPECT_THAT(error_of(options), HasSubstr("bert-base-uncased generates no text"));
   options = block("gpt2");

@@ -101,6 +101,12 @@ TEST(ShippedModels, HaveTheTotalsThatAreCommonKnowledge) {
   EXPECT_EQ(count("llama-3-8b", Head::language_model), 8'030'261'248u);
   EXPECT_EQ(count("mixtral-8x7b", Head::language_model), 46'702'792'704u);
   EXPECT_EQ(count("vit-base", Head::classification), 86'567'656u);
+  // The model card of gpt-oss (OpenAI 2025) has 116.83 and 20.91 billion; the page of DeepSeek-V3 671.
+  EXPECT_EQ(count("qwen3-30b-a3b", Head::language_model), 30'532'122'624u);
+  EXPECT_EQ(count("deepseek-v2-lite", Head::language_model), 15'706'484'224u);
+  EXPECT_EQ(count("deepseek-v3", Head::language_model), 671'026'419'200u);
+  EXPECT_EQ(count("gpt-oss-20b", Head::language_model), 20'914'757'184u);
+  EXPECT_EQ(count("gpt-oss-120b", Head::language_model), 116'829'156'672u);
   ModelDescription falcon = read_model("falcon-7b");
   falcon.tied_embeddings = false;  // as the checkpoint stores it
   EXPECT_EQ(parameter_count(falcon, Head::language_model), 7'217'189'760u);
@@ -147,7 +153,7 @@ TEST(ShippedModels, CoverTheFamiliesAndAreFoundByAlias) {
     EXPECT_EQ(read_model(model.name).name, model.name) << "the file's name is the model's";
     families.insert(model.family);
   }
-  EXPECT_EQ(families.size(), 8u);
+  EXPECT_EQ(families.size(), 11u);
   try {
     read_model("opt-6.8b");
     FAIL();
@@ -177,6 +183,19 @@ TEST(ShippedModels, FamiliesNameTheirParametersAsHuggingFaceDoes) {
       {"mixtral-8x7b", "model.layers.31.block_sparse_moe.gate.weight", {8, 4096}},
       {"qwen2.5-32b", "model.layers.63.self_attn.k_proj.bias", {1024}},
       {"qwen3-8b", "model.layers.0.self_attn.q_norm.weight", {128}},
+      {"qwen3-30b-a3b", "model.layers.47.mlp.experts.127.down_proj.weight", {2048, 768}},
+      {"qwen3-30b-a3b", "model.layers.0.self_attn.k_norm.weight", {128}},
+      {"deepseek-v2-lite", "model.layers.0.mlp.gate_proj.weight", {10944, 2048}},
+      {"deepseek-v2-lite", "model.layers.1.mlp.shared_experts.up_proj.weight", {2816, 2048}},
+      {"deepseek-v2-lite", "model.layers.26.self_attn.q_proj.weight", {3072, 2048}},
+      {"deepseek-v3", "model.layers.60.self_attn.q_b_proj.weight", {24576, 1536}},
+      {"deepseek-v3", "model.layers.60.self_attn.kv_a_proj_with_mqa.weight", {576, 7168}},
+      {"deepseek-v3", "model.layers.3.self_attn.kv_b_proj.weight", {32768, 512}},
+      {"deepseek-v3", "model.layers.3.mlp.gate.e_score_correction_bias", {256}},
+      {"gpt-oss-20b", "model.layers.23.self_attn.sinks", {64}},
+      {"gpt-oss-20b", "model.layers.0.mlp.router.bias", {32}},
+      {"gpt-oss-120b", "model.layers.35.mlp.experts.127.gate_up_proj", {2880, 5760}},
+      {"gpt-oss-120b", "model.layers.35.mlp.experts.127.down_proj_bias", {2880}},
       {"bert-base", "bert.encoder.layer.11.attention.self.query.weight", {768, 768}},
       {"bert-base", "cls.predictions.bias", {30522}},
       {"vit-base", "vit.embeddings.position_embeddings", {1, 197, 768}},
@@ -230,6 +249,28 @@ TEST(ConfigJson, GivesTheShippedDescription) {
       {"mixtral-8x7b", R"({"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32,
         "vocab_size": 32000, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
         "num_local_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 32768})"},
+      {"qwen3-30b-a3b", R"({"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "head_dim": 128,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "intermediate_size": 6144, "moe_intermediate_size": 768,
+        "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1, "mlp_only_layers": [],
+        "vocab_size": 151936, "max_position_embeddings": 40960, "attention_bias": false,
+        "tie_word_embeddings": false})"},
+      {"deepseek-v2-lite", R"({"model_type": "deepseek_v2", "hidden_size": 2048, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 10944, "moe_layer_freq": 1,
+        "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6,
+        "first_k_dense_replace": 1, "q_lora_rank": null, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 102400, "max_position_embeddings": 163840,
+        "attention_bias": false, "tie_word_embeddings": false})"},
+      {"deepseek-v3", R"({"model_type": "deepseek_v3", "hidden_size": 7168, "num_hidden_layers": 61,
+        "num_attention_heads": 128, "num_key_value_heads": 128, "intermediate_size": 18432,
+        "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
+        "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 129280, "max_position_embeddings": 163840,
+        "num_nextn_predict_layers": 1, "attention_bias": false, "tie_word_embeddings": false})"},
+      {"gpt-oss-120b", R"({"model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 36, "head_dim": 64,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "intermediate_size": 2880, "num_local_experts": 128,
+        "num_experts_per_tok": 4, "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"],
+        "vocab_size": 201088, "max_position_embeddings": 131072, "attention_bias": true,
+        "tie_word_embeddings": false})"},
       {"bert-base", R"({"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "vocab_size": 30522,
         "num_attention_heads": 12, "intermediate_size": 3072, "max_position_embeddings": 512,
         "type_vocab_size": 2})"},
@@ -292,14 +333,23 @@ TEST(ModelFile, ErrorsSayWhereAndWhatIsValid) {
             "model.yaml:5: hidden, 65, is no multiple of heads, 4; give head_dimension if that is meant");
   EXPECT_EQ(failure("name: m\nfamily: opt\nlayers: 2\nhidden: 64\nheads: 4\nvocabulary: 100\nmax_sequence: 16\n"
                     "query_key_norm: true\n"),
-            "model.yaml:8: query_key_norm: only the llama and mixtral families have such norms");
-  EXPECT_EQ(failure("name: m\nfamily: gpt\n"),
-            "model.yaml:2: unknown family 'gpt'; valid are bert, bloom, falcon, gpt2, llama, mixtral, opt, vit");
+            "model.yaml:8: query_key_norm: only the llama, mixtral and qwen3_moe families have such norms");
+  EXPECT_EQ(
+      failure("name: m\nfamily: gpt\n"),
+      "model.yaml:2: unknown family 'gpt'; valid are bert, bloom, deepseek, falcon, gpt2, gpt_oss, llama, mixtral, "
+      "opt, qwen3_moe, vit");
   EXPECT_EQ(failure("name: m\nfamily: llama\nlayers: 2\nhidden: 99999999999\nheads: 1\n"),
             "model.yaml:4: hidden is 99999999999; it must be from 1 to 262144");
   EXPECT_EQ(failure("{\"model_type\": \"t5\"}", "config.json"),
-            "config.json:1: model_type 't5' is not supported; supported are bert, bloom, falcon, gpt2, granite, llama, "
-            "mistral, mixtral, opt, qwen2, qwen3, vit");
+            "config.json:1: model_type 't5' is not supported; supported are bert, bloom, deepseek_v2, deepseek_v3, "
+            "falcon, gpt2, gpt_oss, granite, llama, mistral, mixtral, opt, qwen2, qwen3, qwen3_moe, vit");
+  EXPECT_EQ(failure("{\"model_type\": \"gpt_oss\", \"hidden_size\": 64, \"num_hidden_layers\": 2, \"vocab_size\": 9,\n"
+                    "\"num_attention_heads\": 4, \"num_key_value_heads\": 4, \"intermediate_size\": 64,\n"
+                    "\"max_position_embeddings\": 64, \"num_local_experts\": 4, \"num_experts_per_tok\": 2,\n"
+                    "\"layer_types\": [\"full_attention\"]}",
+                    "config.json"),
+            "config.json:4: layer_types: only sliding_attention and full_attention by turns are supported");
+  EXPECT_EQ(failure(good + "sliding_window: 8\n"), "model.yaml:8: sliding_window is 8; it must be from 0 to 0");
   EXPECT_EQ(failure("{\n\"model_type\": \"opt\"}", "config.json"),
             "config.json:1: key 'hidden_size' or 'n_embd' or 'n_embed' or 'd_model' is missing in a model");
   EXPECT_EQ(failure("hidden: 4\n"),

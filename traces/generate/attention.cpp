@@ -19,15 +19,11 @@ TensorId AttentionOps::forward(Layer& layer, const MicroBatch& micro, TensorId x
     state.k = norm(rank_, layer.key_norm, state.k, tokens * rank_.key_value_heads, state.key_norm);
   }
   if (rank_.rotary) rotate(layer.attention_module, tokens, state);
-  if (micro.cache != nullptr && step_.phase == Phase::decode) {
-    const bool placeable = step_.placeable;
-    step_.placeable = step_.options.generation->placeable != Placeable::none;
-    const Device device = step_.options.generation->attention;
-    write_cache(layer.attention_module, micro, state, device);
-    state.core.context = attend_cache(layer.attention_module, micro, state.q, device);
-    step_.placeable = placeable;
+  const bool decodes = micro.cache != nullptr && step_.phase == Phase::decode;
+  if (micro.cache != nullptr) cache_.write(layer.attention_module, micro, cache_shape(layer), {state.k, state.v});
+  if (decodes) {
+    state.core.context = attend_cache(layer, micro, state.q);
   } else {
-    if (micro.cache != nullptr) write_cache(layer.attention_module, micro, state, Device::gpu);
     core_forward(layer, micro, state, state.core);
   }
   const TensorId y = linears_.linear(layer.attention_output, state.core.context, tokens, state.output);
@@ -49,53 +45,37 @@ void AttentionOps::rotate(const Module& module, Count tokens, AttentionState& st
   state.k = k;
 }
 
-// The fused kernel's work; a causal one skips the half above the diagonal.
-Cost AttentionOps::flash(KernelKind kind, const MicroBatch& micro) const {
-  const Count scores = micro.tokens() * micro.length * rank_.heads;
+// The fused kernel's work; a causal one skips the half above the diagonal, and what lies before the window.
+Cost AttentionOps::flash(KernelKind kind, const MicroBatch& micro, Count window) const {
+  const bool windowed = window != 0 && micro.length > window;
+  const Count before = windowed ? micro.length - window : 0;
+  const Count scores = micro.sequences * (micro.length * micro.length - before * before) * rank_.heads;
   const Count product = 2 * scores * model_.head_dimension * (rank_.causal ? 1 : 2);
   // Backward five products instead of two: the scores are computed again.
   return {.kernel = {.kind = kind,
                      .attention = step_.options.attention_kernel,
-                     .causal = rank_.causal,
-                     .shape = {micro.sequences, rank_.heads, rank_.key_value_heads, micro.length, micro.length,
-                               model_.head_dimension}},
+                     .causal = rank_.causal && !windowed,
+                     .shape = {micro.sequences, rank_.heads, rank_.key_value_heads, micro.length,
+                               windowed ? window : micro.length, model_.head_dimension}},
           .flops = kind == KernelKind::attention ? product : 5 * product / 2};
 }
 
-void AttentionOps::write_cache(const Module& module, const MicroBatch& micro, const AttentionState& qkv,
-                               Device device) {
-  KvCache& cache = *micro.cache;
-  const Count width = 2 * rank_.key_value_heads * model_.head_dimension;  // of a token, keys and values
-  TensorId before = none;
-  if (cache.tokens + micro.length > cache.room) {
-    const Count missing = cache.tokens + micro.length - cache.room;
-    const Count more = (missing + micro.piece_tokens - 1) / micro.piece_tokens * micro.piece_tokens;
-    cache.pieces.push_back(step_.tensor(module, "kv." + std::to_string(cache.pieces.size()),
-                                        micro.sequences * more * width * step_.element_bytes(), Role::kv_cache));
-    cache.room += more;
-  } else {
-    before = cache.pieces.back();
-  }
-  cache.tokens += micro.length;
-  const Bytes moved = 2 * micro.tokens() * width * step_.element_bytes();
-  step_.op("kv_write", module, {.kernel = {.kind = KernelKind::copy}, .bytes = moved, .device = device},
-           {qkv.k, qkv.v, before}, {cache.pieces.back()});
-}
-
-TensorId AttentionOps::attend_cache(const Module& module, const MicroBatch& micro, TensorId q, Device device) {
-  const KvCache& cache = *micro.cache;
-  const Count dimension = model_.head_dimension, keys = micro.sequences * cache.tokens;
+TensorId AttentionOps::attend_cache(Layer& layer, const MicroBatch& micro, TensorId q) {
+  const Module& module = layer.attention_module;
+  const CacheShape shape = cache_shape(layer);
+  const Count dimension = model_.head_dimension, seen = shape.seen(micro.cache->tokens);
+  const Count keys = micro.sequences * seen;
   const TensorId context = step_.activation(module, "context", micro.sequences * rank_.heads * dimension);
   const Cost cost{
       .kernel = {.kind = KernelKind::attention,
                  .attention = step_.options.attention_kernel,
-                 .shape = {micro.sequences, rank_.heads, rank_.key_value_heads, 1, cache.tokens, dimension}},
+                 .shape = {micro.sequences, rank_.heads, rank_.key_value_heads, 1, seen, dimension}},
       .flops = 4 * keys * rank_.heads * dimension,
-      .bytes = 2 * (keys * rank_.key_value_heads + micro.sequences * rank_.heads) * dimension * step_.element_bytes(),
-      .device = device};
-  std::vector<TensorId> reads = cache.pieces;
+      .bytes = 2 * (keys * rank_.key_value_heads + micro.sequences * rank_.heads) * dimension * step_.element_bytes()};
+  std::vector<TensorId> reads = cache_.read(module, micro, shape);
   reads.push_back(q);
-  step_.op("decode_attention", module, cost, std::span<const TensorId>(reads), std::span<const TensorId>(&context, 1));
+  if (layer.sinks != nullptr) reads.push_back(layer.sinks->value);
+  cache_.attend(module, cost, reads, context);
   return context;
 }
 
@@ -115,7 +95,8 @@ void AttentionOps::core_forward(Layer& layer, const MicroBatch& micro, const Att
   if (flash) {
     if (!step_.options.forward_only)
       state.log_sum_exp = step_.tensor(module, "log_sum_exp", micro.tokens() * rank_.heads * 4, Role::activation);
-    step_.op("flash_attention", module, this->flash(KernelKind::attention, micro), {qkv.q, qkv.k, qkv.v},
+    step_.op("flash_attention", module, this->flash(KernelKind::attention, micro, layer.window),
+             {qkv.q, qkv.k, qkv.v, layer.sinks != nullptr ? layer.sinks->value : none},
              {state.context, state.log_sum_exp});
     if (linears_.pass().keeps()) {
       linears_.pass().keep(state.context);
@@ -127,7 +108,8 @@ void AttentionOps::core_forward(Layer& layer, const MicroBatch& micro, const Att
   step_.op("attention_scores", module, matmul(sequences, length, length, dimension, {dimension, length}),
            {qkv.q, qkv.k}, {raw});
   state.weights = step_.activation(module, "weights", scores);
-  step_.op("softmax", module, kernels_.softmax(scores), {raw}, {state.weights});
+  step_.op("softmax", module, kernels_.softmax(scores), {raw, layer.sinks != nullptr ? layer.sinks->value : none},
+           {state.weights});
   state.dropped = state.weights;
   if (rank_.attention_dropout) {
     state.mask = step_.tensor(module, "weights_dropout_mask", scores, Role::activation);
@@ -144,7 +126,7 @@ void AttentionOps::core_backward(Layer& layer, const MicroBatch& micro, const At
   const Count scores = micro.tokens() * micro.length * rank_.heads;
   const Count sequences = micro.sequences * rank_.heads, length = micro.length, dimension = model_.head_dimension;
   if (step_.options.attention == AttentionKind::flash) {
-    step_.op("flash_attention_backward", module, flash(KernelKind::attention_backward, micro),
+    step_.op("flash_attention_backward", module, flash(KernelKind::attention_backward, micro, layer.window),
              {d_context, state.q, state.k, state.v, state.core.context, state.core.log_sum_exp}, {dq, dk, dv});
     return;
   }

@@ -2,6 +2,7 @@
 // kernel keeps one fp32 number per row and head instead of the scores.
 #pragma once
 
+#include "traces/generate/kv_cache.h"
 #include "traces/generate/linear.h"
 #include "traces/generate/norm.h"
 
@@ -21,7 +22,7 @@ struct AttentionState {
 class AttentionOps {
  public:
   AttentionOps(const RankContext& rank, LinearOps& linears)
-      : rank_(rank), step_(rank.step), model_(rank.model), kernels_(rank.kernels), linears_(linears) {}
+      : rank_(rank), step_(rank.step), model_(rank.model), kernels_(rank.kernels), linears_(linears), cache_(rank) {}
 
   TensorId forward(Layer& layer, const MicroBatch& micro, TensorId x, AttentionState& state);
   // Adds to *dx in place, or makes it; dx null: not wanted.
@@ -29,11 +30,12 @@ class AttentionOps {
 
  private:
   void rotate(const Module& module, Count tokens, AttentionState& state);
-  Cost flash(KernelKind kind, const MicroBatch& micro) const;
-  // Adds the micro-batch's keys and values to its cache.
-  void write_cache(const Module& module, const MicroBatch& micro, const AttentionState& qkv, Device device);
-  // Of one new token a sequence over all that are in the cache.
-  TensorId attend_cache(const Module& module, const MicroBatch& micro, TensorId q, Device device);
+  Cost flash(KernelKind kind, const MicroBatch& micro, Count window) const;
+  CacheShape cache_shape(const Layer& layer) const {
+    return {.width = 2 * rank_.key_value_heads * model_.head_dimension, .window = layer.window};
+  }
+  // Of one new token a sequence over all that it sees in the cache.
+  TensorId attend_cache(Layer& layer, const MicroBatch& micro, TensorId q);
   void core_forward(Layer& layer, const MicroBatch& micro, const AttentionState& qkv, CoreAttentionState& state);
   void core_backward(Layer& layer, const MicroBatch& micro, const AttentionState& state, TensorId d_context,
                      TensorId dq, TensorId dk, TensorId dv);
@@ -43,6 +45,7 @@ class AttentionOps {
   const ModelDescription& model_;
   const StackKernels& kernels_;
   LinearOps& linears_;
+  KvCacheOps cache_;
 };
 
 }  // namespace tencache::generator

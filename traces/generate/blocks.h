@@ -32,13 +32,18 @@ struct Norm {
 
 struct FeedForward {
   Linear gate, up, down;  // gate: gated ones only
+  bool joined = false;    // gate and up are one layer, `up`, by turns (gpt-oss)
 };
 
 struct Layer {
   Norm attention_norm, feed_forward_norm;  // feed_forward_norm: absent where both read the same (Falcon-7B)
   Linear query, key, value, query_key_value, attention_output;
-  Norm query_norm, key_norm;  // head by head; Qwen3 only
-  FeedForward feed_forward;
+  Norm query_norm, key_norm;             // head by head; Qwen3 only
+  Linear query_down, latent, latent_up;  // latent attention only
+  Norm query_down_norm, latent_norm;
+  Parameter* sinks = nullptr;  // a score a head that takes part in the softmax and leads nowhere (gpt-oss)
+  Count window = 0;            // tokens that a token sees; 0: all
+  FeedForward feed_forward;    // or the shared experts
   Linear router;
   std::vector<FeedForward> experts;
   Module module, attention_module, feed_forward_module;
@@ -80,9 +85,13 @@ struct RankModel {
 
 // Keys and values of a micro-batch's tokens in one layer.
 struct KvCache {
-  std::vector<TensorId> pieces;
-  Count tokens = 0;  // of each sequence that are in it
-  Count room = 0;    // that the pieces have, `tokens` among them
+  struct Piece {
+    TensorId tensor = none;
+    Count end = 0;  // one past the last token that it has room for
+  };
+  std::vector<Piece> pieces;
+  Count tokens = 0;  // of each sequence so far
+  Count room = 0;    // for so many of them there is, or was, a place
 };
 
 // One micro-batch.

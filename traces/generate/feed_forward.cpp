@@ -5,7 +5,7 @@ namespace tencache::generator {
 TensorId FeedForwardOps::forward(FeedForward& block, TensorId x, Count tokens, FeedForwardState& state, bool last) {
   state.tokens = tokens;
   const Module& module = block.up.module;
-  const Count elements = tokens * block.up.out;
+  const Count elements = tokens * (block.joined ? block.up.out / 2 : block.up.out);
   TensorId inner = none;
   if (block.gate) {
     state.gate_out = linears_.linear(block.gate, x, tokens, state.gate);
@@ -18,6 +18,10 @@ TensorId FeedForwardOps::forward(FeedForward& block, TensorId x, Count tokens, F
     } else {
       step_.op("swiglu", module, kernels_.gate(elements), {state.gate_out, state.up_out}, {inner});
     }
+  } else if (block.joined) {
+    state.up_out = linears_.linear(block.up, x, tokens, state.up);
+    inner = step_.activation(module, "product", elements);
+    step_.op("clamped_swiglu", module, kernels_.clamped_gate(elements), {state.up_out}, {inner});
   } else {
     state.up_out = linears_.linear(block.up, x, tokens, state.up);
     inner = step_.activation(module, "activated", elements);
@@ -106,6 +110,10 @@ TensorId FeedForwardOps::experts_forward(Layer& layer, const MicroBatch& micro, 
   const TensorId results[] = {combined};
   step_.op("combine", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(parts),
            std::span<const TensorId>(results));
+  if (!layer.feed_forward.up) return combined;
+  FeedForwardState shared_state;
+  const TensorId shared = forward(layer.feed_forward, x, tokens, shared_state, false);
+  step_.op("add_shared", module, kernels_.add(tokens * hidden), {combined, shared}, {combined});
   return combined;
 }
 

@@ -97,9 +97,10 @@ void check_parallel(const GenerateOptions& o) {
     refuse("tensor-parallel", number(tensor) + " neither divides the " + number(o.model.key_value_heads) +
                                   " key-value heads of " + o.model.name + " nor is a multiple of them");
   }
-  if (o.model.intermediate % tensor != 0) {
-    refuse("tensor-parallel", number(tensor) + " does not divide the feed-forward width " +
-                                  number(o.model.intermediate) + " of " + o.model.name);
+  for (const std::uint64_t width : {o.model.intermediate, o.model.expert_width()}) {
+    if (width % tensor == 0) continue;
+    refuse("tensor-parallel",
+           number(tensor) + " does not divide the feed-forward width " + number(width) + " of " + o.model.name);
   }
   if (o.pipeline_parallel > o.model.layers) {
     refuse("pipeline-parallel",
@@ -140,7 +141,7 @@ void check_size(const GenerateOptions& o) {
   }
   if (o.sequence_lengths.empty()) tokens = longest * real(o.batch);
   const double idle_experts =
-      real(m.layers) * real(m.experts - m.experts_per_token) * 3 * real(m.hidden * m.intermediate);
+      real(m.layers - m.dense_layers) * real(m.experts - m.experts_per_token) * 3 * real(m.hidden * m.expert_width());
   const double parameters = real(parameter_count(m, o.head)) - idle_experts + real(m.hidden * m.vocabulary);
   const double attention = 7 * real(m.layers) * real(m.heads * m.head_dimension) * longest;
   const double flops = tokens * (6 * parameters + 2 * attention) * (o.recompute == Recompute::none ? 1 : 4.0 / 3);
@@ -197,6 +198,14 @@ void check_optimizer(const GenerateOptions& o) {
 }
 
 void check_forward_only(const GenerateOptions& o) {
+  const FamilyFacts& facts = facts_of(o.model.family);
+  if (!facts.trained && !o.forward_only) {
+    throw Error("model " + o.model.name + ": training steps of the " + facts.name +
+                " family are not modelled; give --new-tokens, or --forward-only for a pass without training");
+  }
+  if (facts.latent_attention && o.attention != AttentionKind::flash) {
+    refuse("attention", "latent attention is modelled with fused kernels only; leave it out");
+  }
   if (!o.forward_only) return;
   if (o.recompute != Recompute::none) {
     refuse("recompute", "a forward pass keeps no activations to compute again; leave it out with --forward-only");

@@ -114,9 +114,8 @@ inline constexpr auto enum_texts<Placeable> = std::to_array<std::string_view>({"
 // experts are nearly equally popular: docs/workloads.md, "Mixtures of experts".
 struct ExpertRouting {
   std::uint64_t seed = 1;
-  double popularity =
-      0.16;  // Zipf's exponent: the n-th most popular expert of a layer is chosen as n^-popularity; 0: all alike
-  double repeat = 0;  // the probability that a token keeps an expert of the token before it
+  double popularity = 0.16;  // Zipf's exponent: a layer's n-th most popular expert is chosen as n^-popularity
+  double repeat = 0;         // the probability that a token keeps an expert of the token before it
 };
 
 // Text generation: one block of requests, from their prompts to their last tokens, is the iteration; the next iteration

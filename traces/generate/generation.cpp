@@ -43,7 +43,10 @@ MicroBatch GenerationPasses::micro(Count index, Count step) const {
   const Count prompt = lengths.size() == 1 ? lengths.front() : lengths[index];
   MicroBatch micro{
       .index = index, .sequences = options_.batch / options_.micro_batches, .length = step == 0 ? prompt : 1};
-  const Bytes keys = ops_.context.key_value_heads * options_.model.head_dimension * step_.element_bytes();
+  const ModelDescription& model = options_.model;
+  const Count key = facts_of(model.family).latent_attention ? model.key_value_rank + model.rope_dimension
+                                                            : ops_.context.key_value_heads * model.head_dimension;
+  const Bytes keys = key * step_.element_bytes();
   micro.piece_tokens = generation_.page_bytes != 0    ? std::max<Count>(1, generation_.page_bytes / keys)
                        : generation_.page_tokens != 0 ? generation_.page_tokens
                                                       : prompt + generation_.new_tokens;

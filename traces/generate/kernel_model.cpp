@@ -156,8 +156,8 @@ double KernelModel::attention_seconds(const Kernel& kernel, double flops, double
     return start_of(kernel.kind) * 1e-9 + std::max(flops / (peak_ * share), traffic);
   }
   // One query looks at each key once: kernels for it split the keys over the processors and wait for memory alone
-  // (Flash-Decoding, Dao et al. 2023).
-  if (queries == 1) return c->start_ns * 1e-9 + traffic / c->memory_share;
+  // (Flash-Decoding, Dao et al. 2023), unless very many heads share a key (latent attention).
+  if (queries == 1) return c->start_ns * 1e-9 + std::max(traffic / c->memory_share, flops / (c->share * peak_));
   const double blocks = std::ceil(queries / attention_block);
   const double processors = static_cast<double>(gpu_.multiprocessors);
   // Keys that the blocks of a head look at; the causal ones only their own and earlier ones.

@@ -53,20 +53,24 @@ TensorId LayerOps::run_forward(Layer& layer, const MicroBatch& micro, TensorId x
       rank_.collectives.all_reduce(Group::tensor, layer.feed_forward_module, y);
     return y;
   };
+  const auto attend = [&](TensorId input) {
+    return layer.latent ? latent_attention_.forward(layer, micro, input)
+                        : attention_.forward(layer, micro, input, state.attention);
+  };
   const Module& attention_module = layer.attention_module;
   const Module& feed_forward_module = layer.feed_forward_module;
   if (rank_.model.parallel_block) {
     const TensorId normed = norm(rank_, layer.attention_norm, x, tokens, state.attention_norm);
     const TensorId second =
         layer.feed_forward_norm ? norm(rank_, layer.feed_forward_norm, x, tokens, state.feed_forward_norm) : normed;
-    const TensorId attended = attention_.forward(layer, micro, normed, state.attention);
+    const TensorId attended = attend(normed);
     const TensorId expanded = feed_forward(second);
     if (expanded == none) return none;
     return dropout_add(rank_, layer.module, "block", attended, x, expanded, tokens, state.feed_forward_mask);
   }
   if (rank_.model.norm_first) {
     const TensorId normed = norm(rank_, layer.attention_norm, x, tokens, state.attention_norm);
-    const TensorId attended = attention_.forward(layer, micro, normed, state.attention);
+    const TensorId attended = attend(normed);
     const TensorId middle =
         dropout_add(rank_, attention_module, "attention", attended, x, none, tokens, state.attention_mask);
     const TensorId second = norm(rank_, layer.feed_forward_norm, middle, tokens, state.feed_forward_norm);
@@ -74,7 +78,7 @@ TensorId LayerOps::run_forward(Layer& layer, const MicroBatch& micro, TensorId x
     if (out == none) return none;
     return dropout_add(rank_, feed_forward_module, "feed_forward", out, middle, none, tokens, state.feed_forward_mask);
   }
-  const TensorId attended = attention_.forward(layer, micro, x, state.attention);
+  const TensorId attended = attend(x);
   const TensorId first =
       dropout_add(rank_, attention_module, "attention", attended, x, none, tokens, state.attention_mask);
   const TensorId middle = norm(rank_, layer.attention_norm, first, tokens, state.attention_norm);

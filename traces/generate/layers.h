@@ -10,6 +10,7 @@
 
 #include "traces/generate/attention.h"
 #include "traces/generate/feed_forward.h"
+#include "traces/generate/latent_attention.h"
 
 namespace tencache::generator {
 
@@ -27,7 +28,11 @@ struct LayerState {
 class LayerOps {
  public:
   LayerOps(const RankContext& rank, LinearOps& linears)
-      : rank_(rank), linears_(linears), attention_(rank, linears), feed_forward_(rank, linears) {}
+      : rank_(rank),
+        linears_(linears),
+        attention_(rank, linears),
+        latent_attention_(rank, linears),
+        feed_forward_(rank, linears) {}
 
   TensorId forward(Layer& layer, const MicroBatch& micro, TensorId x, LayerState& state);
   // Before the backward passes of a micro-batch, from the last layer down.
@@ -47,6 +52,7 @@ class LayerOps {
   const RankContext& rank_;
   LinearOps& linears_;
   AttentionOps attention_;
+  LatentAttentionOps latent_attention_;
   FeedForwardOps feed_forward_;
   TensorId rebuilt_ = none;  // Recompute::reversible: the input of the layer before, which is the next one's output
 };

@@ -49,6 +49,8 @@ class LinearOps {
   // tensor that the backward pass needs, unless a dropout mask or a norm comes behind it.
   bool stops_early() const;
 
+  // What a product of the layer reads.
+  TensorId weight_for(Linear& linear);
   // `last`: the layer's last product, which need not run if the pass stops early; then returns none.
   TensorId linear(Linear& linear, TensorId x, Count tokens, LinearState& state, bool last = false);
   // Whether the last linear layer's result was kept, with the sum over tensor-parallel ranks.
@@ -58,7 +60,6 @@ class LinearOps {
                        bool parts = false);
 
  private:
-  TensorId weight_for(Linear& linear);
   // Precision::fp8: whether the layer's products are in fp8. Those of the blocks are, if all their dimensions are
   // multiples of 16, which torch._scaled_mm demands. Adapters are in bf16.
   bool computes_in_fp8(const Linear& linear, Count tokens) const;

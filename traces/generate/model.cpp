@@ -63,7 +63,11 @@ class Parameters {
   void gpt2();
   void llama();
   void llama_attention(const std::string& attention);
+  void latent_attention(const std::string& attention);
+  void mixtral_experts(const std::string& block);
   void experts(const std::string& block);
+  void gpt_oss_experts(const std::string& block);
+  void gated_feed_forward(const std::string& block, Count width, bool bias);
   void bert();
   void vit();
   void encoder_attention(const std::string& attention, const std::string& self);
@@ -79,9 +83,10 @@ class Parameters {
 
 std::vector<ParameterShape> Parameters::list() {
   static constexpr void (*by_family[])(Parameters&) = {
-      [](Parameters& p) { p.opt(); },  [](Parameters& p) { p.bloom(); }, [](Parameters& p) { p.falcon(); },
-      [](Parameters& p) { p.gpt2(); }, [](Parameters& p) { p.llama(); }, [](Parameters& p) { p.llama(); },
-      [](Parameters& p) { p.bert(); }, [](Parameters& p) { p.vit(); }};
+      [](Parameters& p) { p.opt(); },   [](Parameters& p) { p.bloom(); }, [](Parameters& p) { p.falcon(); },
+      [](Parameters& p) { p.gpt2(); },  [](Parameters& p) { p.llama(); }, [](Parameters& p) { p.llama(); },
+      [](Parameters& p) { p.bert(); },  [](Parameters& p) { p.vit(); },   [](Parameters& p) { p.llama(); },
+      [](Parameters& p) { p.llama(); }, [](Parameters& p) { p.llama(); }};
   by_family[static_cast<std::size_t>(model_.family)](*this);
   return std::move(list_);
 }
@@ -169,13 +174,32 @@ void Parameters::llama_attention(const std::string& attention) {
   linear(attention + ".k_proj", attention, key_value_width(), model_.hidden, model_.attention_bias);
   linear(attention + ".v_proj", attention, key_value_width(), model_.hidden, model_.attention_bias);
   linear(attention + ".o_proj", attention, model_.hidden, query_width(), model_.attention_output_bias);
+  if (model_.family == ModelFamily::gpt_oss) add(attention + ".sinks", attention, {model_.heads});
   if (!model_.query_key_norm) return;
   norm(attention + ".q_norm", model_.head_dimension);
   norm(attention + ".k_norm", model_.head_dimension);
 }
 
+// Queries of the input or of a narrower vector; keys and values of one vector, beside which the rotated part of the
+// key, which all heads share, comes straight from the input.
+void Parameters::latent_attention(const std::string& attention) {
+  const Count heads = model_.heads, plain = model_.head_dimension - model_.rope_dimension;
+  if (model_.query_rank != 0) {
+    linear(attention + ".q_a_proj", attention, model_.query_rank, model_.hidden, false);
+    norm(attention + ".q_a_layernorm", model_.query_rank);
+    linear(attention + ".q_b_proj", attention, query_width(), model_.query_rank, false);
+  } else {
+    linear(attention + ".q_proj", attention, query_width(), model_.hidden, false);
+  }
+  linear(attention + ".kv_a_proj_with_mqa", attention, model_.key_value_rank + model_.rope_dimension, model_.hidden,
+         false);
+  norm(attention + ".kv_a_layernorm", model_.key_value_rank);
+  linear(attention + ".kv_b_proj", attention, heads * (plain + model_.value_dimension), model_.key_value_rank, false);
+  linear(attention + ".o_proj", attention, model_.hidden, heads * model_.value_dimension, false);
+}
+
 // The router, then each expert: gate (w1), down (w2), up (w3).
-void Parameters::experts(const std::string& block) {
+void Parameters::mixtral_experts(const std::string& block) {
   linear(block + ".gate", block, model_.experts, model_.hidden, false);
   for (Count i = 0; i < model_.experts; ++i) {
     const std::string expert = block + ".experts." + std::to_string(i);
@@ -185,18 +209,54 @@ void Parameters::experts(const std::string& block) {
   }
 }
 
-// Llama, Mistral, Granite, Falcon3, Qwen; Mixtral has experts in place of the feed-forward block.
+void Parameters::gated_feed_forward(const std::string& block, Count width, bool bias) {
+  linear(block + ".gate_proj", block, width, model_.hidden, bias);
+  linear(block + ".up_proj", block, width, model_.hidden, bias);
+  linear(block + ".down_proj", block, model_.hidden, width, bias);
+}
+
+// Qwen3, DeepSeek.
+void Parameters::experts(const std::string& block) {
+  linear(block + ".gate", block, model_.experts, model_.hidden, false);
+  if (model_.router_bias) add(block + ".gate.e_score_correction_bias", block, {model_.experts});
+  for (Count i = 0; i < model_.experts; ++i) {
+    gated_feed_forward(block + ".experts." + std::to_string(i), model_.expert_width(), false);
+  }
+  if (model_.shared_experts == 0) return;
+  gated_feed_forward(block + ".shared_experts", model_.shared_experts * model_.expert_width(), false);
+}
+
+// Hugging Face stacks the experts of a layer in one tensor; here each has its own, as it moves alone. Gate and up are
+// one product. Stored as {in, out}.
+void Parameters::gpt_oss_experts(const std::string& block) {
+  linear(block + ".router", block, model_.experts, model_.hidden, model_.router_bias);
+  const Count width = model_.expert_width();
+  for (Count i = 0; i < model_.experts; ++i) {
+    const std::string expert = block + ".experts." + std::to_string(i);
+    add(expert + ".gate_up_proj", expert, {model_.hidden, 2 * width});
+    add(expert + ".gate_up_proj_bias", expert, {2 * width});
+    add(expert + ".down_proj", expert, {width, model_.hidden});
+    add(expert + ".down_proj_bias", expert, {model_.hidden});
+  }
+}
+
+// Llama, Mistral, Granite, Falcon3, Qwen; and mixtures of experts, whose layers differ in the names of these.
 void Parameters::llama() {
   embedding("model.embed_tokens", model_.vocabulary, model_.hidden);
   each_layer("model.layers.", [&](const std::string& layer) {
-    llama_attention(layer + "self_attn");
-    if (model_.family == ModelFamily::mixtral) {
-      experts(layer + "block_sparse_moe");
+    if (facts_of(model_.family).latent_attention) {
+      latent_attention(layer + "self_attn");
     } else {
-      const std::string mlp = layer + "mlp";
-      linear(mlp + ".gate_proj", mlp, model_.intermediate, model_.hidden, model_.feed_forward_bias);
-      linear(mlp + ".up_proj", mlp, model_.intermediate, model_.hidden, model_.feed_forward_bias);
-      linear(mlp + ".down_proj", mlp, model_.hidden, model_.intermediate, model_.feed_forward_bias);
+      llama_attention(layer + "self_attn");
+    }
+    if (!model_.has_experts(static_cast<Count>(layer_))) {
+      gated_feed_forward(layer + "mlp", model_.intermediate, model_.feed_forward_bias);
+    } else if (model_.family == ModelFamily::mixtral) {
+      mixtral_experts(layer + "block_sparse_moe");
+    } else if (model_.family == ModelFamily::gpt_oss) {
+      gpt_oss_experts(layer + "mlp");
+    } else {
+      experts(layer + "mlp");
     }
     norm(layer + "input_layernorm");
     norm(layer + "post_attention_layernorm");
@@ -296,6 +356,14 @@ const std::vector<FamilyFacts>& model_families() {
              model.embedding_norm = true;
              model.activation = Activation::gelu_bloom;
            }},
+      {.family = ModelFamily::deepseek,
+       .name = "deepseek",
+       .rotary = true,
+       .own_widths = true,
+       .experts = true,
+       .latent_attention = true,
+       .trained = false,
+       .set_defaults = set_llama_defaults},
       {.family = ModelFamily::falcon,
        .name = "falcon",
        .rotary = true,
@@ -314,6 +382,18 @@ const std::vector<FamilyFacts>& model_families() {
        .hidden_dropout = true,
        .attention_dropout = true,
        .lora_targets = {"c_attn"}},
+      {.family = ModelFamily::gpt_oss,
+       .name = "gpt_oss",
+       .rotary = true,
+       .own_widths = true,
+       .llama_attention = true,
+       .experts = true,
+       .trained = false,
+       .set_defaults =
+           [](ModelDescription& model) {
+             set_llama_defaults(model);
+             model.attention_bias = model.feed_forward_bias = model.router_bias = true;
+           }},
       {.family = ModelFamily::llama,
        .name = "llama",
        .rotary = true,
@@ -325,12 +405,24 @@ const std::vector<FamilyFacts>& model_families() {
        .rotary = true,
        .own_widths = true,
        .llama_attention = true,
+       .experts = true,
        .set_defaults = set_llama_defaults},
       {.family = ModelFamily::opt,
        .name = "opt",
        .position_rows = 2,
        .hidden_dropout = true,
        .set_defaults = [](ModelDescription& model) { model.activation = Activation::relu; }},
+      {.family = ModelFamily::qwen3_moe,
+       .name = "qwen3_moe",
+       .rotary = true,
+       .own_widths = true,
+       .llama_attention = true,
+       .experts = true,
+       .set_defaults =
+           [](ModelDescription& model) {
+             set_llama_defaults(model);
+             model.query_key_norm = true;
+           }},
       {.family = ModelFamily::vit,
        .name = "vit",
        .causal = false,
@@ -375,7 +467,9 @@ std::string problem_of(const ModelDescription& model) {
   };
   const FamilyFacts& facts = facts_of(model.family);
   const bool images = facts.images, learned_positions = images || facts.position_rows;
-  const bool mixture = model.family == ModelFamily::mixtral;
+  const bool mixture = facts.experts, latent = facts.latent_attention;
+  const bool windows = model.family == ModelFamily::gpt_oss, shares = model.family == ModelFamily::deepseek;
+  const Count one_if_latent = latent ? 1 : 0;
   // Widths of at most 2^18, 2^20 and 2^28, layers × experts of at most 2^20: a count stays below 2^62.
   const Range ranges[] = {
       {"layers", model.layers, 1, Count{1} << 14},
@@ -396,6 +490,14 @@ std::string problem_of(const ModelDescription& model) {
       {"experts", model.experts, mixture ? Count{1} : Count{0}, mixture ? Count{1} << 12 : Count{0}},
       {"experts_per_token", model.experts_per_token, mixture ? Count{1} : Count{0}, model.experts},
       {"layers × experts", model.layers * model.experts, 0, Count{1} << 20},
+      {"expert_intermediate", model.expert_intermediate, 0, mixture ? Count{1} << 20 : Count{0}},
+      {"shared_experts", model.shared_experts, 0, shares ? Count{1} << 8 : Count{0}},
+      {"dense_layers", model.dense_layers, 0, shares ? model.layers : 0},
+      {"query_rank", model.query_rank, 0, latent ? Count{1} << 18 : Count{0}},
+      {"key_value_rank", model.key_value_rank, one_if_latent, latent ? Count{1} << 18 : Count{0}},
+      {"rope_dimension", model.rope_dimension, one_if_latent, latent ? model.head_dimension - 1 : 0},
+      {"value_dimension", model.value_dimension, one_if_latent, latent ? Count{1} << 14 : Count{0}},
+      {"sliding_window", model.sliding_window, 0, windows ? Count{1} << 28 : Count{0}},
       {"labels", model.labels, 1, Count{1} << 24},
       {"image_size", model.image_size, images ? Count{1} : Count{0}, images ? Count{1} << 16 : Count{0}},
       {"patch_size", model.patch_size, images ? Count{1} : Count{0}, model.image_size},
@@ -411,6 +513,8 @@ std::string problem_of(const ModelDescription& model) {
     return "heads, " + std::to_string(model.heads) + ", is no multiple of key_value_heads, " +
            std::to_string(model.key_value_heads);
   }
+  if (latent && model.key_value_heads != model.heads) return "key_value_heads: latent attention has as many as heads";
+  if (model.router_bias && !windows && !shares) return "router_bias: only the deepseek and gpt_oss families have one";
   if (!facts.own_widths &&
       (model.heads * model.head_dimension != model.hidden || model.key_value_heads != model.heads)) {
     return "the " + to_string(model.family) +
@@ -420,10 +524,11 @@ std::string problem_of(const ModelDescription& model) {
            std::to_string(model.head_dimension) + " and " + std::to_string(model.hidden);
   }
   if (model.parallel_block && model.family != ModelFamily::falcon) return "only the falcon family has a parallel_block";
-  if (model.query_key_norm && !facts.llama_attention)
-    return "query_key_norm: only the llama and mixtral families have such norms";
+  if (model.query_key_norm && (!facts.llama_attention || windows))
+    return "query_key_norm: only the llama, mixtral and qwen3_moe families have such norms";
   if (model.attention_output_bias != model.attention_bias && !facts.llama_attention) {
-    return "attention_output_bias: only in the llama and mixtral families does it differ from attention_bias";
+    return "attention_output_bias: only in the families of llama's attention (gpt_oss, llama, mixtral, qwen3_moe) does "
+           "it differ from attention_bias";
   }
   if (images && model.image_size % model.patch_size != 0) {
     return "image_size, " + std::to_string(model.image_size) + ", is no multiple of patch_size, " +

@@ -1,7 +1,7 @@
 // A transformer as its published configuration describes it: what the workload generator starts from.
 //
 // One description covers decoders (OPT, BLOOM, Falcon, GPT-2, Llama, Mistral, Granite, Qwen), mixtures of experts
-// (Mixtral) and encoders (BERT, ViT). It is read from our own YAML (configs/models) or from a Hugging Face
+// (Mixtral, Qwen3, DeepSeek-V2 and -V3, gpt-oss) and encoders (BERT, ViT). It is read from our own YAML (configs/models) or from a Hugging Face
 // `config.json` (configs/model_yaml.h), and every parameter carries its Hugging Face name.
 #pragma once
 
@@ -17,19 +17,34 @@ namespace tencache {
 
 struct ModelDescription;
 
-enum class ModelFamily : std::uint8_t { opt, bloom, falcon, gpt2, llama, mixtral, bert, vit };
+enum class ModelFamily : std::uint8_t {
+  opt,
+  bloom,
+  falcon,
+  gpt2,
+  llama,
+  mixtral,
+  bert,
+  vit,
+  qwen3_moe,
+  deepseek,
+  gpt_oss
+};
 
 // What all models of a family have in common, beside the names of their parameters.
 struct FamilyFacts {
   ModelFamily family = ModelFamily::llama;
   const char* name = "";
-  bool causal = true;            // a token sees only those before it
-  bool rotary = false;           // positions turn queries and keys
-  bool own_widths = false;       // heads × head_dimension need not be hidden, key_value_heads may be fewer than heads
-  bool images = false;           // it reads pixels, not tokens
-  bool segments = false;         // its embedding has token_types
-  bool transposed = false;       // weights of linear layers are stored as {in, out}
-  bool llama_attention = false;  // query_key_norm, attention_output_bias
+  bool causal = true;             // a token sees only those before it
+  bool rotary = false;            // positions turn queries and keys
+  bool own_widths = false;        // heads × head_dimension need not be hidden, key_value_heads may be fewer than heads
+  bool images = false;            // it reads pixels, not tokens
+  bool segments = false;          // its embedding has token_types
+  bool transposed = false;        // weights of linear layers are stored as {in, out}
+  bool llama_attention = false;   // query_key_norm, attention_output_bias
+  bool experts = false;           // its layers have experts in place of the feed-forward block
+  bool latent_attention = false;  // keys and values are made of one narrow vector a token (DeepSeek-V2, section 2.1)
+  bool trained = true;            // its backward pass is modelled
   std::optional<std::uint64_t> position_rows = {};  // of a learned position embedding, beyond the longest sequence
   bool hidden_dropout = false, attention_dropout = false;        // in training, as its configurations are published
   std::vector<std::string> lora_targets = {"q_proj", "v_proj"};  // what Hugging Face's PEFT adapts unless told
@@ -65,12 +80,21 @@ struct ModelDescription {
   std::uint64_t max_sequence = 0;          // longest sequence that the model takes, 0: unknown
   std::uint64_t token_types = 0;           // BERT's segments
   std::uint64_t embedding_projection = 0;  // width of the token embedding where it differs (OPT-350M), 0: hidden
-  std::uint64_t experts = 0, experts_per_token = 0;            // 0: dense
-  std::uint64_t labels = 2;                                    // of the classification head
+  std::uint64_t experts = 0, experts_per_token = 0;  // 0: dense
+  std::uint64_t expert_intermediate = 0;  // width of an expert where it differs from `intermediate`, 0: the same
+  std::uint64_t shared_experts = 0;       // run for every token, as one block of so many experts' width
+  std::uint64_t dense_layers = 0;         // the first layers, which have a feed-forward block and no experts
+  // Latent attention. head_dimension is that of queries and keys, of which the last rope_dimension numbers are rotated.
+  std::uint64_t query_rank = 0;      // width that queries are made of, 0: they are made of the layer's input
+  std::uint64_t key_value_rank = 0;  // width of the vector that keys and values are made of
+  std::uint64_t rope_dimension = 0, value_dimension = 0;  // of a head
+  std::uint64_t sliding_window = 0;  // every second layer, the first among them, sees so many tokens; 0: all see all
+  std::uint64_t labels = 2;          // of the classification head
   std::uint64_t image_size = 0, patch_size = 0, channels = 0;  // ViT
   Activation activation = Activation::gelu;
   bool gated = false;  // feed-forward with gate, up and down projections (SwiGLU)
   bool attention_bias = true, feed_forward_bias = true;
+  bool router_bias = false;           // of a router (gpt-oss: added to its scores; DeepSeek-V3: to choose by)
   bool attention_output_bias = true;  // llama: of the last of its four projections (Qwen2 has biases on the others)
   bool query_key_norm = false;        // llama: queries and keys are normalised, head by head (Qwen3)
   bool tied_embeddings = true;        // the language-model head is the token embedding
@@ -82,6 +106,11 @@ struct ModelDescription {
   bool embedding_norm = false;             // a norm right after the embedding (BLOOM, BERT)
   std::uint64_t published_parameters = 0;  // with usual_head(), tied weights once; 0: not known
   std::string source;                      // where the figures come from
+
+  bool has_experts(std::uint64_t layer) const { return experts != 0 && layer >= dense_layers; }
+  std::uint64_t expert_width() const { return expert_intermediate != 0 ? expert_intermediate : intermediate; }
+  std::uint64_t value_width() const { return value_dimension != 0 ? value_dimension : head_dimension; }  // of a head
+  std::uint64_t window_of(std::uint64_t layer) const { return layer % 2 == 0 ? sliding_window : 0; }     // 0: sees all
 };
 
 struct ParameterShape {

@@ -18,6 +18,12 @@ enum class Part {
   attention_output,
   query_norm,
   key_norm,
+  query_down,
+  query_down_norm,
+  latent,
+  latent_norm,
+  latent_up,
+  sinks,
   attention_norm,
   feed_forward_norm,
   gate,
@@ -77,6 +83,10 @@ constexpr std::array layer_parts{Names{"self_attn.q_proj", Part::query},
                                  Names{"w3", Part::up},
                                  Names{"fc1", Part::up},
                                  Names{"mlp.dense_h_to_4h", Part::up},
+                                 Names{"gate_proj", Part::gate},
+                                 Names{"up_proj", Part::up},
+                                 Names{"gate_up_proj", Part::up},
+                                 Names{"down_proj", Part::down},
                                  Names{"mlp.c_fc", Part::up},
                                  Names{"intermediate.dense", Part::up},
                                  Names{"mlp.down_proj", Part::down},
@@ -85,7 +95,17 @@ constexpr std::array layer_parts{Names{"self_attn.q_proj", Part::query},
                                  Names{"mlp.dense_4h_to_h", Part::down},
                                  Names{"mlp.c_proj", Part::down},
                                  Names{"output.dense", Part::down},
-                                 Names{"block_sparse_moe.gate", Part::router}};
+                                 Names{"block_sparse_moe.gate", Part::router},
+                                 Names{"mlp.gate", Part::router},
+                                 Names{"mlp.gate.e_score_correction", Part::router},
+                                 Names{"mlp.router", Part::router},
+                                 Names{"self_attn.q_a_proj", Part::query_down},
+                                 Names{"self_attn.q_a_layernorm", Part::query_down_norm},
+                                 Names{"self_attn.q_b_proj", Part::query},
+                                 Names{"self_attn.kv_a_proj_with_mqa", Part::latent},
+                                 Names{"self_attn.kv_a_layernorm", Part::latent_norm},
+                                 Names{"self_attn.kv_b_proj", Part::latent_up},
+                                 Names{"self_attn.sinks", Part::sinks}};
 
 // Outside the layers: the end of the name.
 constexpr std::array other_parts{Names{"embed_tokens", Part::tokens},
@@ -130,7 +150,7 @@ NameParts take_apart(const ParameterShape& shape) {
     parts.middle.resize(parts.middle.size() - end.size());
     return true;
   };
-  parts.bias = cut_end(".bias");
+  parts.bias = cut_end(".bias") || cut_end("_bias");
   if (!parts.bias) cut_end(".weight");
   if (shape.layer < 0) return parts;
   const std::string number = std::string(1, '.').append(std::to_string(shape.layer)).append(1, '.');
@@ -138,12 +158,14 @@ NameParts take_apart(const ParameterShape& shape) {
   TENCACHE_CHECK(at != std::string::npos);
   parts.prefix = parts.middle.substr(0, at + number.size() - 1);
   parts.middle.erase(0, at + number.size());
-  constexpr std::string_view experts = "block_sparse_moe.experts.";
-  if (parts.middle.starts_with(experts)) {
+  for (const std::string_view experts : {"block_sparse_moe.experts.", "mlp.experts."}) {
+    if (!parts.middle.starts_with(experts)) continue;
     const std::size_t dot = parts.middle.find('.', experts.size());
     parts.expert = std::stoll(parts.middle.substr(experts.size(), dot - experts.size()));
     parts.middle.erase(0, dot + 1);
   }
+  constexpr std::string_view shared = "mlp.shared_experts.";
+  if (parts.middle.starts_with(shared)) parts.middle.erase(0, shared.size());
   return parts;
 }
 
@@ -172,7 +194,7 @@ class Builder {
 
  private:
   void add(const ParameterShape& shape);
-  Parameter& store(const ParameterShape& shape, const std::string& name, Part part, bool bias);
+  Parameter& store(const ParameterShape& shape, const std::string& name, Part part, bool bias, bool of_expert = false);
   bool is_trained(const ParameterShape& shape, Part part, bool bias) const;
   void slice(const ParameterShape& shape, Part part, bool bias, Parameter& parameter) const;
   void add_to_layer(Layer& layer, Part part, const NameParts& name, Parameter& parameter);
@@ -200,8 +222,9 @@ class Builder {
 void Builder::slice(const ParameterShape& shape, Part part, bool bias, Parameter& parameter) const {
   parameter.rows = shape.shape.front();
   parameter.columns = shape.elements() / parameter.rows;
-  const bool stored_transposed =
-      facts_of(model_.family).transposed && !bias && shape.layer >= 0 && shape.shape.size() == 2;
+  const bool transposed =
+      facts_of(model_.family).transposed || (parameter.of_expert && model_.family == ModelFamily::gpt_oss);
+  const bool stored_transposed = transposed && !bias && shape.layer >= 0 && shape.shape.size() == 2;
   if (stored_transposed) std::swap(parameter.rows, parameter.columns);
   if (options_.tensor_parallel == 1) return;
   const Count heads = model_.heads / options_.tensor_parallel;
@@ -217,6 +240,12 @@ void Builder::slice(const ParameterShape& shape, Part part, bool bias, Parameter
       break;
     case Part::query_key_value:
       parameter.rows = (heads + 2 * key_value_heads) * model_.head_dimension;
+      break;
+    case Part::latent_up:
+      parameter.rows = rows / options_.tensor_parallel;  // head by head
+      break;
+    case Part::sinks:
+      parameter.rows = heads;
       break;
     case Part::gate:
     case Part::up:
@@ -246,18 +275,19 @@ bool Builder::is_trained(const ParameterShape& shape, Part part, bool bias) cons
   return part == Part::final_norm || part == Part::head_output;
 }
 
-Parameter& Builder::store(const ParameterShape& shape, const std::string& name, Part part, bool bias) {
+Parameter& Builder::store(const ParameterShape& shape, const std::string& name, Part part, bool bias, bool of_expert) {
   Parameter& parameter = result_.parameters.emplace_back();
   parameter.name = name;
   parameter.module = shape.module;
   parameter.layer = shape.layer;
+  parameter.of_expert = of_expert;
   slice(shape, part, bias, parameter);
   const bool head_is_new = options_.head == Head::classification && part == Part::head_output;
   parameter.trainable =
       !options_.forward_only && (options_.lora_rank == 0 || head_is_new) && is_trained(shape, part, bias);
   const bool norm = part == Part::attention_norm || part == Part::feed_forward_norm || part == Part::query_norm ||
-                    part == Part::key_norm;
-  const bool linear = shape.layer >= 0 && !bias && !norm && part != Part::router;
+                    part == Part::key_norm || part == Part::query_down_norm || part == Part::latent_norm;
+  const bool linear = shape.layer >= 0 && !bias && !norm && part != Part::router && part != Part::sinks;
   parameter.quantised = options_.quantise_bits != 0 && linear && !parameter.trainable;
   return parameter;
 }
@@ -314,9 +344,23 @@ void Builder::add_to_layer(Layer& layer, Part part, const NameParts& name, Param
       return attach(layer.query_norm, name, parameter);
     case Part::key_norm:
       return attach(layer.key_norm, name, parameter);
+    case Part::query_down:
+      return attach(layer.query_down, name, parameter);
+    case Part::query_down_norm:
+      return attach(layer.query_down_norm, name, parameter);
+    case Part::latent:
+      return attach(layer.latent, name, parameter);
+    case Part::latent_norm:
+      return attach(layer.latent_norm, name, parameter);
+    case Part::latent_up:
+      return attach(layer.latent_up, name, parameter);
+    case Part::sinks:
+      layer.sinks = &parameter;
+      return;
     case Part::gate:
       return attach(block->gate, name, parameter);
     case Part::up:
+      block->joined = name.middle == "gate_up_proj";
       return attach(block->up, name, parameter);
     case Part::down:
       return attach(block->down, name, parameter);
@@ -468,14 +512,16 @@ void Builder::add(const ParameterShape& shape) {
   if (range == ranges_.end()) return;
   const LayerRange& chunk = result_.chunks[static_cast<std::size_t>(range - ranges_.begin())];
   Layer& layer = result_.layers[chunk.begin + index - range->begin];
-  if (layer.module.name.empty()) layer.module = step_.module(name.prefix);
-  Parameter& parameter = store(shape, shape.name, part, name.bias);
-  parameter.of_expert = name.expert >= 0;
+  if (layer.module.name.empty()) {
+    layer.module = step_.module(name.prefix);
+    layer.window = model_.window_of(index);
+  }
+  Parameter& parameter = store(shape, shape.name, part, name.bias, name.expert >= 0);
   add_to_layer(layer, part, name, parameter);
   if (part == Part::attention_output) layer.attention_module = step_.module(shape.module);
-  if (part == Part::down || part == Part::router) {
-    if (name.expert < 0) layer.feed_forward_module = step_.module(shape.module);
-  }
+  // With experts, the block that holds them and the router.
+  const bool holds = part == Part::router || (part == Part::down && !model_.has_experts(index));
+  if (holds) layer.feed_forward_module = step_.module(shape.module);
 }
 
 }  // namespace

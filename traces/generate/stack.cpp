@@ -50,6 +50,10 @@ int StackKernels::kept_by(Activation activation) const {
 
 Cost StackKernels::gate(Count elements) const { return cost(KernelKind::elementwise, 1, elements * 3 * element_); }
 
+Cost StackKernels::clamped_gate(Count elements) const {
+  return eager() ? cost(KernelKind::elementwise, 7, elements * 16 * element_) : gate(elements);
+}
+
 Cost StackKernels::gate_backward(Count elements) const {
   // Eager: the two factors' gradients; else with that of the activation.
   return cost(KernelKind::elementwise, eager() ? 2 : 1, elements * (eager() ? 6 : 5) * element_);

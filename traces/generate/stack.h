@@ -36,6 +36,8 @@ class StackKernels {
   // silu(gate) · up: one op for each where `eager`, else one for both.
   Cost gate(Count elements) const;
   Cost gate_backward(Count elements) const;
+  // The same of gpt-oss, which clamps both: gate · sigmoid(α · gate) · (up + 1), seven ops where `eager`.
+  Cost clamped_gate(Count elements) const;
 
   // sum = residual + dropout(x) (+ extra); `terms` are added up.
   Cost residual(int terms, bool dropout, Count elements) const;

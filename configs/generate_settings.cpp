@@ -166,6 +166,26 @@ std::pair<std::uint64_t, std::uint64_t> parse_block(const std::string& text) {
   return {static_cast<std::uint64_t>(*requests), static_cast<std::uint64_t>(*batches)};
 }
 
+// Formats of weights; the model's own precision is one by its name.
+void set_weights(const Values& values, GenerateOptions& options) {
+  const std::string weights = values.text("weights");
+  if (weights.empty()) return;
+  if (options.weights != nullptr) throw Error("--weights and --quantise exclude each other; give one");
+  if (parse_storage_precision(weights)) {
+    if (weights == to_string(options.precision)) return;
+    throw Error(fmt::format("--weights: {} where the model computes in {}; give --precision {}", weights,
+                            to_string(options.precision), weights));
+  }
+  options.weights = find_weight_format(weights);
+  if (options.weights == nullptr) {
+    throw Error(
+        fmt::format("--weights: unknown '{}'; valid are {}, and that of --precision", weights, weight_format_names()));
+  }
+  if (!options.forward_only && options.lora_rank == 0) {
+    throw Error(fmt::format("--weights: {} cannot be trained; give --new-tokens or --forward-only as well", weights));
+  }
+}
+
 constexpr const char* routing_options[] = {"routing-seed", "routing-popularity", "routing-repeat"};
 
 // Of a generation. What only training or a single pass has is refused.
@@ -203,6 +223,12 @@ void set_generation(const Values& values, GenerateOptions& options) {
     for (const char* name : routing_options) {
       if (values.given(name)) throw Error(fmt::format("--{}: {} has no experts", name, options.model.name));
     }
+  }
+  if (const std::string format = values.text("kv-format"); format == int4_g64.name) {
+    generation.cache_packing = &int4_g64;
+  } else if (!format.empty() && format != to_string(options.precision)) {
+    throw Error(fmt::format("--kv-format: unknown '{}'; valid are {}, and that of --precision, {}", format,
+                            int4_g64.name, to_string(options.precision)));
   }
   generation.routing.seed = static_cast<std::uint64_t>(values.whole("routing-seed"));
   generation.routing.popularity = values.real("routing-popularity");
@@ -313,7 +339,8 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   if (values.given("new-tokens")) {
     set_generation(values, options);
   } else {
-    std::vector<const char*> names = {"prompt", "block", "order", "kv-page", "attention-on", "placeable"};
+    std::vector<const char*> names = {"prompt",    "block",        "order",    "kv-page",
+                                      "kv-format", "attention-on", "placeable"};
     names.insert(names.end(), std::begin(routing_options), std::end(routing_options));
     for (const char* name : names) {
       if (values.given(name)) throw Error(fmt::format("--{} belongs to a generation; give --new-tokens as well", name));
@@ -338,7 +365,11 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   }
   options.lora_rank = count("lora-rank");
   options.lora_targets = split(values.text("lora-targets"));
-  options.quantise_bits = count("quantise");
+  if (const std::uint64_t bits = count("quantise"); bits != 0) {
+    if (bits != 4 && bits != 8) throw Error(fmt::format("--quantise: {} bits; it takes 4 or 8", bits));
+    options.weights = find_weight_format(bits == 4 ? "nf4" : "int8-expanded");
+  }
+  set_weights(values, options);
   options.data_parallel = count("data-parallel");
   options.tensor_parallel = count("tensor-parallel");
   options.pipeline_parallel = count("pipeline-parallel");
@@ -462,6 +493,10 @@ const std::vector<GenerateOption>& generate_options() {
        .help = "What a policy may compute on the CPU instead: " + enum_names<Placeable>() +
                " ops (attention: of new tokens; llama-cpp needs all)",
        .standard = "none"},
+      {.name = "kv-format",
+       .type = Type::text,
+       .help = "Keep keys and values in int4-g64 and expand them before attention (default: in --precision; with "
+               "--new-tokens)"},
       {.name = "routing-seed",
        .type = Type::whole,
        .help = "Of the experts that tokens are routed to (with --new-tokens)",
@@ -510,7 +545,13 @@ const std::vector<GenerateOption>& generate_options() {
       {.name = "lora-targets",
        .type = Type::text,
        .help = "Linear layers that are adapted, such as q_proj,v_proj (default: as PEFT)"},
-      {.name = "quantise", .type = Type::whole, .help = "4 or 8: bits of the frozen weights (with --lora-rank)"},
+      {.name = "quantise",
+       .type = Type::whole,
+       .help = "4 or 8: bits of the frozen weights (with --lora-rank or --forward-only)"},
+      {.name = "weights",
+       .type = Type::text,
+       .help = "Store weights in a format of fewer bits: " + weight_format_names() +
+               " (docs/workloads.md; with --new-tokens or --forward-only; default: in --precision)"},
       {.name = "data-parallel", .type = Type::whole, .help = "Ranks that share the batch", .standard = "1"},
       {.name = "tensor-parallel", .type = Type::whole, .help = "Ranks that share each layer", .standard = "1"},
       {.name = "pipeline-parallel", .type = Type::whole, .help = "Stages of layers", .standard = "1"},

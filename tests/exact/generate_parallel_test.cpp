@@ -161,7 +161,7 @@ TEST(GeneratedRanks, MeetForEveryKindOfModel) {
         options.clip = Clip::early;
         options.recompute = kind == 0 ? Recompute::none : kind == 1 ? Recompute::block : Recompute::selective;
         options.attention = kind == 2 ? AttentionKind::materialised : AttentionKind::flash;
-        if (kind == 1) options.lora_rank = 4, options.quantise_bits = 4;
+        if (kind == 1) options.lora_rank = 4, options.weights = find_weight_format("nf4");
         for (Plan plan : {Plan{2, 2, 2, 2, 1}, Plan{2, 2, 2, 2, 2}, Plan{4, 1, 1, 1, 3}, Plan{1, 4, 2, 4, 0},
                           Plan{2, 2, 2, 2, 2, 2}}) {
           if (options.model.heads % plan.tensor != 0) plan.tensor = 1;  // Falcon-7B's 71

@@ -202,7 +202,7 @@ TEST(GeneratedPipeline, GoesWithTheOtherOptions) {
   check("forward only", [](O& o) { o.forward_only = true; });
   check("recomputation", [](O& o) { o.recompute = Recompute::block; });
   check("recomputation of a part", [](O& o) { o.recompute = Recompute::ops, o.recompute_share = 0.5; });
-  check("adapters", [](O& o) { o.lora_rank = 4, o.quantise_bits = 4; });
+  check("adapters", [](O& o) { o.lora_rank = 4, o.weights = find_weight_format("nf4"); });
   check("fused updates", [](O& o) { o.update = Update::fused; });
   check("early norms", [](O& o) { o.clip = Clip::early; });
   check("tensor-parallel", [](O& o) { o.tensor_parallel = 2; });

@@ -55,6 +55,7 @@ TEST(Generate, HasEveryParameterOfEveryShippedModelUnderItsName) {
       if (model.family == ModelFamily::vit && head == Head::language_model) continue;
       GenerateOptions options = small(model.name);
       options.head = head;
+      options.forward_only = !facts_of(model.family).trained;
       const Trace trace = generate(options);
       const std::vector<ParameterShape> shapes = parameters_of(model, head);
       std::vector<TensorId> parameters;
@@ -81,9 +82,9 @@ TEST(Generate, HasEveryParameterOfEveryShippedModelUnderItsName) {
       }
       for (const TensorId id : parameters) {
         EXPECT_TRUE(used[id]) << model.name << " " << trace.name(trace.tensors[id]);
-        EXPECT_EQ(updates[id], 1) << model.name << " " << trace.name(trace.tensors[id]);
+        EXPECT_EQ(updates[id], options.forward_only ? 0 : 1) << model.name << " " << trace.name(trace.tensors[id]);
       }
-      EXPECT_EQ(gradients, 2 * parameter_count(model, head)) << model.name;
+      EXPECT_EQ(gradients, options.forward_only ? 0 : 2 * parameter_count(model, head)) << model.name;
     }
   }
 }
@@ -322,7 +323,7 @@ TEST(Generate, ComputesLinearLayersInFp8OnCopiesOfTheirOperands) {
   EXPECT_THAT(error_of(options), HasSubstr("GPU 'a100-80g' does not compute in fp8; valid are fp16, bf16, fp32, tf32"));
   options.gpu = read_gpu("h100");
   options.lora_rank = 8;
-  options.quantise_bits = 4;
+  options.weights = find_weight_format("nf4");
   EXPECT_THAT(error_of(options), HasSubstr("--quantise: quantised weights are expanded to 16 bits, not to fp8"));
 }
 
@@ -932,7 +933,7 @@ TEST(ForwardOnly, TakesQuantisedWeightsAndRanks) {
   GenerateOptions options = small("llama-3-8b");
   options.model.layers = 4;
   options.forward_only = true;
-  options.quantise_bits = 4;
+  options.weights = find_weight_format("nf4");
   options.micro_batches = 2;
   options.data_parallel = options.tensor_parallel = options.pipeline_parallel = 2;
   options.zero = 3;
@@ -978,9 +979,9 @@ TEST(GeneratedLora, TrainsTheAdaptersOnly) {
 TEST(GeneratedLora, ExpandsQuantisedWeightsBeforeEachUse) {
   GenerateOptions options = small("llama-3-8b");
   options.lora_rank = 16;
-  for (const auto& [bits, bytes_per_weight] :
-       {std::pair<Count, double>{4, 0.5 + 1.0 / 64 + 4.0 / 64 / 256}, {8, 1.001}}) {
-    options.quantise_bits = bits;
+  for (const auto& [format, bytes_per_weight] :
+       {std::pair{"nf4", 0.5 + 1.0 / 64 + 4.0 / 64 / 256}, std::pair{"int8-expanded", 1.001}}) {
+    options.weights = find_weight_format(format);
     const Trace trace = generate(options);
     double stored = 0, elements = 0;
     std::size_t expansions = 0;
@@ -1096,8 +1097,11 @@ TEST(Generate, RefusesWhatDoesNotGoTogether) {
   EXPECT_THAT(with([](O& o) { o.pipeline_parallel = 33; }), HasSubstr("33 stages for the 32 layers"));
   EXPECT_THAT(with([](O& o) { o.zero = 3; }), HasSubstr("--zero"));
   EXPECT_THAT(with([](O& o) { o.data_parallel = 2, o.zero = 4; }), HasSubstr("stages are 0, 1, 2, 3"));
-  EXPECT_THAT(with([](O& o) { o.quantise_bits = 4; }), HasSubstr("give --lora-rank"));
-  EXPECT_THAT(with([](O& o) { o.lora_rank = 8, o.quantise_bits = 5; }), HasSubstr("takes 4 or 8"));
+  EXPECT_THAT(with([](O& o) { o.weights = find_weight_format("nf4"); }), HasSubstr("give --lora-rank"));
+  EXPECT_THAT(with([](O& o) { o.lora_rank = 8, o.weights = find_weight_format("awq"); }),
+              HasSubstr("--weights: awq is read by kernels for inference; for adapters give --quantise 4 or 8"));
+  EXPECT_THAT(with([](O& o) { o.forward_only = true, o.weights = find_weight_format("mxfp4"); }),
+              HasSubstr("--weights: mxfp4 is of experts, and"));
   EXPECT_THAT(with([](O& o) { o.lora_rank = 8, o.lora_targets = {"c_attn"}; }),
               HasSubstr("valid are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"));
   EXPECT_THAT(with([](O& o) { o.gpu = read_gpu("t4"), o.precision = Precision::bf16; }),

@@ -422,6 +422,146 @@ TEST(LatentAttention, IsSharedByHeads) {
   EXPECT_EQ(two, 2 * one);
 }
 
+// ---- Formats of weights and caches. ---------------------------------------------------------------------------------
+
+GenerateOptions stored_as(const std::string& model, const char* format) {
+  GenerateOptions options = small(model);
+  options.batch = 1;
+  options.sequence_lengths = {1};
+  options.forward_only = true;
+  options.generation = TextGeneration{.new_tokens = 2};
+  options.weights = find_weight_format(format);
+  return options;
+}
+
+Bytes weight_bytes(const Trace& trace) {
+  return bytes_of_role(trace, Role::parameter, true) + bytes_of_role(trace, Role::expert, true);
+}
+
+// Published sizes: of the GGUF files of Llama-3 in Q4_K_M (4.92 and 42.5 GB), of gpt-oss' checkpoints (12.8 and 60.8
+// GiB, its model card).
+TEST(WeightFormats, HaveThePublishedSizes) {
+  EXPECT_NEAR(static_cast<double>(weight_bytes(generate(stored_as("llama-3-8b", "q4_k_m")))) / 1e9, 4.92, 0.01 * 4.92);
+  EXPECT_NEAR(static_cast<double>(weight_bytes(generate(stored_as("llama-3-70b", "q4_k_m")))) / 1e9, 42.5, 0.01 * 42.5);
+  constexpr double gib = GiB;
+  EXPECT_NEAR(static_cast<double>(weight_bytes(generate(stored_as("gpt-oss-20b", "mxfp4")))) / gib, 12.8, 0.1);
+  EXPECT_NEAR(static_cast<double>(weight_bytes(generate(stored_as("gpt-oss-120b", "mxfp4")))) / gib, 60.8, 0.1);
+}
+
+struct Stored {
+  const char* format;
+  Bytes up;  // of up_proj of layer 0, 14336 × 4096
+  bool expanded;
+};
+
+// A product reads the stored weight, or a dense copy that an op makes of it before each use; norms stay as they are.
+TEST(WeightFormats, AreReadPackedOrExpanded) {
+  constexpr Count rows = 14336, columns = 4096, n = rows * columns;
+  const Stored cases[] = {
+      {"int8", n + 4 * rows, false},                           // a scale a row
+      {"int8-expanded", n + 4 * rows, true},                   //
+      {"nf4", n / 2 + n / 64 + 4 * n / 64 / 256, true},        //
+      {"awq", n / 2 + n / 128 * 5 / 2, false},                 // a scale of two bytes and a zero of half a byte
+      {"gptq", n / 2 + n / 128 * 5 / 2 + 4 * columns, false},  // and the group of each input
+      {"q4_k_m", n * 9 / 16, false},                           // 4.5 bits
+      {"int4-g64", n * 9 / 16, true},                          // 0.5625 bytes
+      {"sparse50", n * 9 / 8, true},                           // 0.5625 of two bytes
+  };
+  const auto decode_ns = [](const Trace& trace, const std::string& name) {
+    Nanoseconds sum = 0;
+    for (const Op& op : trace.ops) sum += op.phase == Phase::decode && trace.name(op) == name ? op.duration_ns : 0;
+    return sum;
+  };
+  GenerateOptions dense = stored_as("llama-3-8b", "none");
+  dense.model.layers = 2;
+  const Nanoseconds dense_ns = decode_ns(generate(dense), "up_proj");
+  for (const Stored& one : cases) {
+    GenerateOptions options = stored_as("llama-3-8b", one.format);
+    options.model.layers = 2;
+    const Trace trace = generate(options);
+    Count products = 0, expansions = 0;
+    for (const Op& op : trace.ops) {
+      if (trace.name(op) == "up_proj_dequantize") {
+        ++expansions;
+        EXPECT_EQ(trace.tensors[trace.reads(op)[0]].role, Role::parameter);
+        EXPECT_EQ(op.bytes, trace.tensors[trace.reads(op)[0]].bytes + 2 * n);
+        EXPECT_EQ(trace.tensors[trace.writes(op)[0]].bytes, 2 * n);
+      }
+      if (trace.name(op) != "up_proj") continue;
+      ++products;
+      const Tensor& weight = trace.tensors[trace.reads(op)[1]];
+      EXPECT_EQ(weight.role, one.expanded ? Role::workspace : Role::parameter) << one.format;
+      EXPECT_EQ(weight.bytes, one.expanded ? 2 * n : one.up) << one.format;
+      EXPECT_EQ(op.bytes, 2 * (columns + rows) + weight.bytes);
+    }
+    EXPECT_EQ(products, 4u);
+    EXPECT_EQ(expansions, one.expanded ? 4u : 0u) << one.format;
+    for (const Tensor& tensor : trace.tensors) {
+      if (trace.name(tensor) == "model.layers.0.mlp.up_proj.weight") {
+        EXPECT_EQ(tensor.bytes, one.up) << one.format;
+      }
+      if (trace.name(tensor) == "model.norm.weight") {
+        EXPECT_EQ(tensor.bytes, 2 * columns);
+      }
+    }
+    // One token's products wait for memory.
+    const double ratio = static_cast<double>(decode_ns(trace, "up_proj")) / static_cast<double>(dense_ns);
+    const double stored = static_cast<double>(one.up) / (2.0 * n);
+    EXPECT_NEAR(ratio, one.expanded ? 1 : stored, one.expanded ? 0.0 : 0.1) << one.format;
+  }
+}
+
+// llama.cpp gives Q6_K to the output and, in half of the layers, to value and down projections; Q5_K to the other
+// values of the 70B model. A row that is no multiple of 256 numbers falls back to blocks of 32.
+TEST(WeightFormats, MixesKQuantsAsLlamaCppDoes) {
+  const auto bits = [](const std::string& model, const std::string& name) {
+    GenerateOptions options = stored_as(model, "q4_k_m");
+    const Trace trace = generate(options);
+    Count elements = 0;
+    for (const ParameterShape& shape : parameters_of(options.model, options.head)) {
+      if (shape.name == name) elements = shape.elements();
+    }
+    for (const Tensor& tensor : trace.tensors) {
+      if (trace.name(tensor) == name) return 8.0 * static_cast<double>(tensor.bytes) / static_cast<double>(elements);
+    }
+    return 0.0;
+  };
+  EXPECT_EQ(bits("llama-3-8b", "lm_head.weight"), 6.5625);
+  EXPECT_EQ(bits("llama-3-8b", "model.embed_tokens.weight"), 4.5);
+  EXPECT_EQ(bits("llama-3-8b", "model.layers.3.mlp.down_proj.weight"), 6.5625);
+  EXPECT_EQ(bits("llama-3-8b", "model.layers.4.mlp.down_proj.weight"), 4.5);
+  EXPECT_EQ(bits("llama-3-8b", "model.layers.6.self_attn.v_proj.weight"), 6.5625);
+  EXPECT_EQ(bits("llama-3-70b", "model.layers.10.self_attn.v_proj.weight"), 5.5);
+  EXPECT_EQ(bits("llama-3-70b", "model.layers.10.self_attn.k_proj.weight"), 4.5);
+  EXPECT_EQ(bits("deepseek-v2-lite", "model.layers.0.mlp.down_proj.weight"), 8.5);  // 10944 numbers
+  EXPECT_EQ(bits("deepseek-v2-lite", "model.layers.1.mlp.gate.weight"), 16);
+  EXPECT_EQ(bits("gpt2", "transformer.wte.weight"), 6.5625);  // tied: the output
+}
+
+// FlexGen's: groups of 64 with a minimum and a scale, 0.5625 bytes a value, expanded before each attention.
+TEST(WeightFormats, OfACacheAreExpandedBeforeAttention) {
+  GenerateOptions options = block("llama-3-8b");
+  options.generation->cache_packing = &int4_g64;
+  const Trace trace = generate(options);
+  const Count width = 2 * options.model.key_value_heads * options.model.head_dimension;
+  for (const Tensor* piece : cache_of(trace)) EXPECT_EQ(piece->bytes, 3 * 32 * width * 9 / 16);
+  Count expanded = 0;
+  for (const Op& op : trace.ops) {
+    if (trace.name(op) == "kv_write" && step_of(trace, op) == 0) {
+      EXPECT_EQ(op.bytes, 3 * 20 * (width * 2 + width * 9 / 16));
+    }
+    if (trace.name(op) == "kv_dequantize") {
+      ++expanded;
+      const Count tokens = 3 * (20 + step_of(trace, op));
+      EXPECT_EQ(op.bytes, tokens * (width * 2 + width * 9 / 16));
+      EXPECT_EQ(trace.tensors[trace.writes(op)[0]].bytes, tokens * width * 2);
+    }
+    if (trace.name(op) != "decode_attention") continue;
+    for (const TensorId id : trace.reads(op)) EXPECT_NE(trace.tensors[id].role, Role::kv_cache);
+  }
+  EXPECT_EQ(expanded, 4 * options.micro_batches * options.model.layers);
+}
+
 TEST(TextGeneration, RefusesWhatIsNone) {
   GenerateOptions options = block("gpt2");
   options.sequence_lengths = {1020};

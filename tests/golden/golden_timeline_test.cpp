@@ -70,7 +70,7 @@ TEST(GoldenTimelineTest, DecoderUnderTenCache) {
 TEST(GoldenTimelineTest, MixtureOfExpertsUnderG10) {
   GenerateOptions options = tiny("mixtral-8x7b");
   options.lora_rank = 4;
-  options.quantise_bits = 4;
+  options.weights = find_weight_format("nf4");
   expect_timeline("timeline_experts_g10", "g10", {{"chunk", "whole"}}, generate(options), tiny_machine(150'000));
 }
 

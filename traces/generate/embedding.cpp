@@ -18,8 +18,10 @@ TensorId EmbeddingOps::forward(EmbeddingBlock& embedding, const MicroBatch& micr
     const Count width = embedding.tokens->columns;
     x = step_.activation(module, "embedding", tokens * width);
     // Only the rows of these tokens are read, not the table.
-    step_.op("embed_tokens", module, {.kernel = {.kind = KernelKind::gather}, .bytes = tokens * (2 * width * e + 8)},
-             {embedding.tokens->value, ids}, {x});
+    const TensorId table = linears_.readable(*embedding.tokens, "embed_tokens", module);
+    const Bytes row = step_.bytes(table) / embedding.tokens->rows;
+    step_.op("embed_tokens", module, {.kernel = {.kind = KernelKind::gather}, .bytes = tokens * (row + width * e + 8)},
+             {table, ids}, {x});
     rank_.collectives.all_reduce(Group::tensor, module, x);
     if (embedding.projection) x = linears_.linear(embedding.projection, x, tokens, state.projection);
     for (Parameter* table : {embedding.positions, embedding.token_types}) {

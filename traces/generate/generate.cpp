@@ -113,15 +113,25 @@ void check_parallel(const GenerateOptions& o) {
   }
 }
 
+// Whether it is for kernels that read dense weights only.
+bool is_expanded(const WeightFormat& format) {
+  const Packing* const packing = format.packing_of({.use = WeightUse::linear, .of_expert = true}, 256, {});
+  return packing != nullptr && packing->expanded;
+}
+
 void check_lora(const GenerateOptions& o) {
-  if (o.quantise_bits != 0 && o.quantise_bits != 4 && o.quantise_bits != 8) {
-    refuse("quantise", number(o.quantise_bits) + " bits; it takes 4 or 8");
-  }
-  if (o.quantise_bits != 0 && o.lora_rank == 0 && !o.forward_only) {
+  if (o.weights != nullptr && o.lora_rank == 0 && !o.forward_only) {
     refuse("quantise", "quantised weights are frozen; give --lora-rank or --forward-only as well");
   }
-  if (o.quantise_bits != 0 && o.precision == Precision::fp8) {
+  if (o.weights != nullptr && o.precision == Precision::fp8) {
     refuse("quantise", "quantised weights are expanded to 16 bits, not to fp8; give --precision bf16");
+  }
+  if (o.weights != nullptr && o.lora_rank != 0 && !is_expanded(*o.weights)) {
+    refuse("weights",
+           std::string(o.weights->name) + " is read by kernels for inference; for adapters give --quantise 4 or 8");
+  }
+  if (o.weights != nullptr && std::string_view(o.weights->name) == "mxfp4" && o.model.experts == 0) {
+    refuse("weights", "mxfp4 is of experts, and " + o.model.name + " has none");
   }
   if (o.lora_rank == 0 && !o.lora_targets.empty()) refuse("lora-targets", "needs --lora-rank");
   if (o.lora_rank > o.model.hidden) {

@@ -19,6 +19,7 @@
 #include "core/trace.h"
 #include "traces/generate/kernel_model.h"
 #include "traces/generate/model.h"
+#include "traces/generate/weight_format.h"
 
 namespace tencache {
 
@@ -130,7 +131,8 @@ struct TextGeneration {
   // Where new tokens attend to the cache, and their keys and values join it. The attention of prompts is the GPU's.
   Device attention = Device::gpu;
   Placeable placeable = Placeable::none;
-  ExpertRouting routing = {};  // of a model with experts
+  const Packing* cache_packing = nullptr;  // of keys and values; null: in the model's precision
+  ExpertRouting routing = {};              // of a model with experts
 };
 
 struct GenerateOptions {
@@ -176,7 +178,7 @@ struct GenerateOptions {
 
   std::uint64_t lora_rank = 0;            // 0: all parameters are trained
   std::vector<std::string> lora_targets;  // last part of the names of linear layers; empty: the family's usual ones
-  std::uint64_t quantise_bits = 0;        // 4 or 8: of the frozen linear layers of the blocks; needs lora_rank
+  const WeightFormat* weights = nullptr;  // of frozen weights; null: in `precision`. Needs lora_rank or forward_only
 
   std::uint64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1;
   std::uint64_t pipeline_chunks = 1;  // of layers, on each pipeline stage; above 1: the interleaved schedule

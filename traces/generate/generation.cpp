@@ -46,7 +46,7 @@ MicroBatch GenerationPasses::micro(Count index, Count step) const {
   const ModelDescription& model = options_.model;
   const Count key = facts_of(model.family).latent_attention ? model.key_value_rank + model.rope_dimension
                                                             : ops_.context.key_value_heads * model.head_dimension;
-  const Bytes keys = key * step_.element_bytes();
+  const Bytes keys = KvCacheOps::token_bytes(step_, key);
   micro.piece_tokens = generation_.page_bytes != 0    ? std::max<Count>(1, generation_.page_bytes / keys)
                        : generation_.page_tokens != 0 ? generation_.page_tokens
                                                       : prompt + generation_.new_tokens;

@@ -65,7 +65,7 @@ std::vector<KernelModel::Point> KernelModel::points_of(const std::vector<Measure
   return points;
 }
 
-Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, Bytes bytes) const {
+Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, Bytes bytes, Bytes packed) const {
   if (kernel.fp8 && gpu_.fp8_flops <= 0) {
     throw Error("GPU '" + gpu_.name + "' does not compute products in fp8; take a GPU with fp8_tflops in gpus.yaml");
   }
@@ -74,7 +74,7 @@ Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, 
       std::all_of(kernel.shape.begin(), kernel.shape.begin() + 4, [](std::uint64_t n) { return n != 0; });
   if (kernel.kind == KernelKind::matmul && shaped) {
     const auto number = [&](std::size_t i) { return static_cast<double>(kernel.shape[i]); };
-    seconds = matmul_seconds(number(0), number(1), number(2), number(3), kernel.unaligned, kernel.fp8);
+    seconds = matmul_seconds(number(0), number(1), number(2), number(3), kernel.unaligned, kernel.fp8, packed);
     if (!kernel.unaligned || precision_ == Precision::fp32) seconds *= std::exp(nearest(kernel).log_correction);
     seconds = seconds / gpu_.kernels.sustained;
   } else if (kernel.kind == KernelKind::attention || kernel.kind == KernelKind::attention_backward) {
@@ -95,13 +95,16 @@ Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, 
   return std::llround(seconds * (factor == 0 ? 1 : factor) * 1e9);
 }
 
-double KernelModel::matmul_seconds(double batch, double m, double n, double k, bool unaligned, bool fp8) const {
+double KernelModel::matmul_seconds(double batch, double m, double n, double k, bool unaligned, bool fp8,
+                                   Bytes packed) const {
   const MatmulConstants& c = fp8 ? gpu_.kernels.matmul_fp8 : gpu_.kernels.matmul;
   const double peak = fp8 ? gpu_.fp8_flops : peak_;
   const double flops = 2 * batch * m * n * k;
   const double bandwidth = static_cast<double>(gpu_.memory_bandwidth);
-  const double bytes = fp8 ? batch * (m * k + k * n + 2 * m * n)
-                           : static_cast<double>(bytes_of(precision_)) * batch * (m * k + k * n + m * n);
+  const auto element = static_cast<double>(bytes_of(precision_));
+  const double bytes = fp8           ? batch * (m * k + k * n + 2 * m * n)
+                       : packed != 0 ? element * batch * (m * k + m * n) + static_cast<double>(packed)
+                                     : element * batch * (m * k + k * n + m * n);
   const double kept = cache_kept * static_cast<double>(gpu_.cache);
   const double from_memory = std::clamp((bytes / kept - 1) / cache_transition, 0.0, 1.0);
   const double traffic = bytes / bandwidth * (from_memory / c.memory_share + (1 - from_memory) / c.cache_share);

@@ -24,9 +24,10 @@ class KernelModel {
   // Throws Error if the GPU has no such precision. fp8: as bf16, with the kernels that say so in fp8.
   KernelModel(GpuSpec gpu, Precision precision);
 
-  // Of everything that an op launches. `flops` and `bytes` are its sums. Throws Error for a product in fp8 if the GPU
-  // does not compute in that.
-  Nanoseconds duration_ns(const Kernel& kernel, std::uint64_t flops, Bytes bytes) const;
+  // Of everything that an op launches. `flops` and `bytes` are its sums. `packed`: of a product, the bytes of its second
+  // operand where that is stored in fewer bits than the precision's and expanded in registers; else 0. Throws Error for
+  // a product in fp8 if the GPU does not compute in that.
+  Nanoseconds duration_ns(const Kernel& kernel, std::uint64_t flops, Bytes bytes, Bytes packed = 0) const;
   // What an attention kernel takes longer where it also writes the keys and values of its queries into a KV cache, as
   // those of serving engines do; 0 where nothing is known of it.
   Nanoseconds cache_write_ns(const Kernel& kernel) const;
@@ -51,7 +52,7 @@ class KernelModel {
     double log_ratio;
   };
   // Without correction.
-  double matmul_seconds(double batch, double m, double n, double k, bool unaligned, bool fp8) const;
+  double matmul_seconds(double batch, double m, double n, double k, bool unaligned, bool fp8, Bytes packed = 0) const;
   double attention_seconds(const Kernel& kernel, double flops, double bytes) const;
   const AttentionConstants* attention_constants(const Kernel& kernel) const;
   std::vector<Point> points_of(const std::vector<MeasuredMatmul>& measured, bool fp8) const;

@@ -5,6 +5,11 @@
 
 namespace tencache::generator {
 
+Bytes KvCacheOps::token_bytes(const Step& step, Count width) {
+  const Packing* const packing = step.options.generation ? step.options.generation->cache_packing : nullptr;
+  return packing == nullptr ? width * step.element_bytes() : packing->bytes(1, width, step.element_bytes());
+}
+
 void KvCacheOps::write(const Module& module, const MicroBatch& micro, CacheShape shape,
                        std::initializer_list<TensorId> sources) {
   KvCache& cache = *micro.cache;
@@ -18,25 +23,31 @@ void KvCacheOps::write(const Module& module, const MicroBatch& micro, CacheShape
     const Count more = (missing + micro.piece_tokens - 1) / micro.piece_tokens * micro.piece_tokens;
     cache.room += more;
     // A window's tokens take the places of those before it.
-    const Bytes bytes = micro.sequences * shape.seen(more) * shape.width * step_.element_bytes();
+    const Bytes bytes = micro.sequences * shape.seen(more) * token_bytes(step_, shape.width);
     const std::string name = "kv." + std::to_string(cache.pieces.size());
     cache.pieces.push_back({step_.tensor(module, name, bytes, Role::kv_cache), cache.room});
   } else {
     reads.push_back(cache.pieces.back().tensor);
   }
-  const Bytes moved = 2 * micro.sequences * kept * shape.width * step_.element_bytes();
+  const Bytes moved = micro.sequences * kept * (shape.width * step_.element_bytes() + token_bytes(step_, shape.width));
   op("kv_write", module, {.kernel = {.kind = KernelKind::copy}, .bytes = moved}, reads,
      std::span<const TensorId>(&cache.pieces.back().tensor, 1));
 }
 
-std::vector<TensorId> KvCacheOps::read(const Module&, const MicroBatch& micro, CacheShape shape) {
+std::vector<TensorId> KvCacheOps::read(const Module& module, const MicroBatch& micro, CacheShape shape) {
   const KvCache& cache = *micro.cache;
   const Count first = cache.tokens - shape.seen(cache.tokens);
   std::vector<TensorId> pieces;
   for (const KvCache::Piece& piece : cache.pieces) {
     if (piece.end > first) pieces.push_back(piece.tensor);
   }
-  return pieces;
+  const Bytes dense = shape.width * step_.element_bytes(), kept = token_bytes(step_, shape.width);
+  if (kept == dense) return pieces;
+  const Count tokens = micro.sequences * shape.seen(cache.tokens);
+  const TensorId expanded = step_.tensor(module, "kv.dequantized", tokens * dense, Role::workspace);
+  op("kv_dequantize", module, {.bytes = tokens * (kept + dense)}, pieces,
+           std::span<const TensorId>(&expanded, 1));
+  return {expanded};
 }
 
 void KvCacheOps::attend(const Module& module, const Cost& cost, std::span<const TensorId> reads, TensorId context) {

@@ -23,9 +23,12 @@ class KvCacheOps {
  public:
   explicit KvCacheOps(const RankContext& rank) : step_(rank.step) {}
 
+  // Of a token's values, as they are kept.
+  static Bytes token_bytes(const Step& step, Count width);
+
   // Adds the micro-batch's tokens, which `sources` have.
   void write(const Module& module, const MicroBatch& micro, CacheShape shape, std::initializer_list<TensorId> sources);
-  // What a kernel reads to attend to all tokens that the last one sees.
+  // What a kernel reads to attend to all tokens that the last one sees: the pieces, or what an op expands them to.
   std::vector<TensorId> read(const Module& module, const MicroBatch& micro, CacheShape shape);
 
   // The kernel that does, and writes `context`.

@@ -66,6 +66,7 @@ TensorId LatentAttentionOps::attend_cache(Layer& layer, const MicroBatch& micro,
   const auto product = [&](Count in, Count out, Count of_weight) {
     Cost cost = matmul(heads, sequences, out, in, {in, out});
     const Count rows = plain() + value;
+    cost.packed = linears_.packed_bytes(*layer.latent_up.weight) * of_weight / rows;
     cost.bytes = sequences * heads * (in + out) * e + step_.bytes(weight) * of_weight / rows;
     return cost;
   };

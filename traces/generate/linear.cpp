@@ -8,12 +8,12 @@ bool LinearOps::stops_early() const {
          (rank_.model.norm_first || rank_.model.parallel_block);
 }
 
-// A quantised weight is expanded into a workspace before every product.
-TensorId LinearOps::weight_for(Linear& linear) {
-  if (!linear.weight->quantised) return linear.weight->value;
-  const TensorId expanded = step_.tensor(linear.module, linear.label + ".dequantized",
-                                         linear.weight->elements() * step_.element_bytes(), Role::workspace);
-  step_.op(linear.label + "_dequantize", linear.module, {}, {linear.weight->value}, {expanded});
+// Into a workspace, before every use.
+TensorId LinearOps::readable(const Parameter& parameter, const std::string& label, const Module& module) {
+  if (parameter.packing == nullptr || !parameter.packing->expanded) return parameter.value;
+  const TensorId expanded =
+      step_.tensor(module, label + ".dequantized", parameter.elements() * step_.element_bytes(), Role::workspace);
+  step_.op(label + "_dequantize", module, {}, {parameter.value}, {expanded});
   return expanded;
 }
 
@@ -52,6 +52,7 @@ TensorId LinearOps::linear(Linear& linear, TensorId x, Count tokens, LinearState
     TensorId weight = weight_for(linear), input = x;
     Cost cost = matmul(1, tokens, linear.out, linear.in, {linear.in, linear.out});
     cost.kernel.fp8 = computes_in_fp8(linear, tokens);
+    cost.packed = packed_bytes(*linear.weight);
     if (cost.kernel.fp8) {
       input = input_in_fp8(linear, x);
       weight = cast_to_fp8(linear, "weight", weight);

@@ -50,7 +50,13 @@ class LinearOps {
   bool stops_early() const;
 
   // What a product of the layer reads.
-  TensorId weight_for(Linear& linear);
+  TensorId weight_for(Linear& linear) { return readable(*linear.weight, linear.label, linear.module); }
+  // The parameter, or a copy that an op makes of it where it is stored in a format that kernels do not read.
+  TensorId readable(const Parameter& parameter, const std::string& label, const Module& module);
+  // Of a weight that kernels read packed; else 0.
+  Bytes packed_bytes(const Parameter& parameter) const {
+    return parameter.packing != nullptr && !parameter.packing->expanded ? step_.bytes(parameter.value) : 0;
+  }
   // `last`: the layer's last product, which need not run if the pass stops early; then returns none.
   TensorId linear(Linear& linear, TensorId x, Count tokens, LinearState& state, bool last = false);
   // Whether the last linear layer's result was kept, with the sum over tensor-parallel ranks.

@@ -20,8 +20,7 @@ void ParameterOps::gather(const std::vector<Parameter*>& parameters, const Modul
   wholes_.clear();
   Bytes bytes = 0;
   for (Parameter* parameter : parameters) {
-    const Bytes whole = parameter->quantised ? quantised_bytes(*parameter, options_.quantise_bits)
-                                             : parameter->elements() * step_.element_bytes();
+    const Bytes whole = stored_bytes(*parameter, step_.element_bytes());
     parameter->value = step_.tensor(step_.module(parameter->name), "gathered", whole, Role::workspace);
     wholes_.push_back(parameter->value);
     if (parameter->stored != none) shards_.push_back(parameter->stored);

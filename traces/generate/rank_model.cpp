@@ -196,6 +196,7 @@ class Builder {
   void add(const ParameterShape& shape);
   Parameter& store(const ParameterShape& shape, const std::string& name, Part part, bool bias, bool of_expert = false);
   bool is_trained(const ParameterShape& shape, Part part, bool bias) const;
+  WeightUse use_of(Part part, const ParameterShape& shape) const;
   void slice(const ParameterShape& shape, Part part, bool bias, Parameter& parameter) const;
   void add_to_layer(Layer& layer, Part part, const NameParts& name, Parameter& parameter);
   void add_outside(Part part, const NameParts& name, const ParameterShape& shape);
@@ -265,6 +266,34 @@ void Builder::slice(const ParameterShape& shape, Part part, bool bias, Parameter
   parameter.split = parameter.rows != rows || parameter.columns != columns;
 }
 
+// For formats that tell weights apart. A tied embedding is the head as well.
+WeightUse Builder::use_of(Part part, const ParameterShape& shape) const {
+  switch (part) {
+    case Part::value:
+    case Part::query_key_value:
+    case Part::latent_up:
+      return WeightUse::value;
+    case Part::key:
+      return WeightUse::key;
+    case Part::attention_output:
+      return WeightUse::attention_output;
+    case Part::down:
+      return WeightUse::down;
+    case Part::query:
+    case Part::query_down:
+    case Part::latent:
+    case Part::gate:
+    case Part::up:
+      return WeightUse::linear;
+    case Part::tokens:
+      return model_.tied_embeddings && options_.head == Head::language_model ? WeightUse::head : WeightUse::embedding;
+    case Part::head_output:
+      return shape.name == "lm_head.weight" ? WeightUse::head : WeightUse::other;
+    default:
+      return WeightUse::other;
+  }
+}
+
 // Under --train-layers. A head that is tied to the embedding is frozen with it.
 bool Builder::is_trained(const ParameterShape& shape, Part part, bool bias) const {
   if (options_.train_biases_only) return bias;
@@ -285,10 +314,12 @@ Parameter& Builder::store(const ParameterShape& shape, const std::string& name, 
   const bool head_is_new = options_.head == Head::classification && part == Part::head_output;
   parameter.trainable =
       !options_.forward_only && (options_.lora_rank == 0 || head_is_new) && is_trained(shape, part, bias);
-  const bool norm = part == Part::attention_norm || part == Part::feed_forward_norm || part == Part::query_norm ||
-                    part == Part::key_norm || part == Part::query_down_norm || part == Part::latent_norm;
-  const bool linear = shape.layer >= 0 && !bias && !norm && part != Part::router && part != Part::sinks;
-  parameter.quantised = options_.quantise_bits != 0 && linear && !parameter.trainable;
+  if (options_.weights != nullptr && !parameter.trainable && !bias) {
+    const WeightFacts facts{.use = use_of(part, shape),
+                            .of_expert = of_expert,
+                            .layer = static_cast<Count>(std::max<std::int64_t>(shape.layer, 0))};
+    parameter.packing = options_.weights->packing_of(facts, parameter.columns, model_);
+  }
   return parameter;
 }
 
@@ -535,11 +566,9 @@ LayerRange layers_of_chunk(Count layers, Count stages, Count chunks, Count stage
   return {begin(part), begin(part + 1)};
 }
 
-Bytes quantised_bytes(const Parameter& parameter, Count bits) {
-  const Count elements = parameter.elements();
-  if (bits == 8) return elements + 4 * parameter.rows;
-  const Count blocks = (elements + 63) / 64;
-  return (elements + 1) / 2 + blocks + 4 * ((blocks + 255) / 256);
+Bytes stored_bytes(const Parameter& parameter, Bytes element) {
+  if (parameter.packing == nullptr) return parameter.elements() * element;
+  return parameter.packing->bytes(parameter.rows, parameter.columns, element);
 }
 
 RankModel build_rank_model(Step& step, const ModelDescription& model, const std::vector<ParameterShape>& shapes,
@@ -554,8 +583,8 @@ RankModel build_rank_model(Step& step, const ModelDescription& model, const std:
     parameter.shard_elements = shared ? elements * (position.data + 1) / n - parameter.first_element : elements;
     const bool stored_in_parts = n > 1 && options.zero >= 3;
     Bytes bytes = (stored_in_parts ? parameter.shard_elements : elements) * step.element_bytes();
-    if (parameter.quantised) {
-      bytes = quantised_bytes(parameter, options.quantise_bits);
+    if (parameter.packing != nullptr) {
+      bytes = stored_bytes(parameter, step.element_bytes());
       if (stored_in_parts) bytes = bytes * (position.data + 1) / n - bytes * position.data / n;
     }
     // A training step uses all experts, so its experts are parameters like all others.

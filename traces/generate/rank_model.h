@@ -9,9 +9,8 @@ namespace tencache::generator {
 // The model's layers in a chunk of a pipeline stage. Each chunk has as many, or one more where that does not divide.
 LayerRange layers_of_chunk(Count layers, Count stages, Count chunks, Count stage, Count chunk);
 
-// Bytes of a frozen weight in 4 or 8 bits: 4 in blocks of 64 whose 8-bit scales have an fp32 scale for 256 of them
-// (QLoRA, double quantisation); 8 with an fp32 scale a row (LLM.int8).
-Bytes quantised_bytes(const Parameter& parameter, Count bits);
+// Of the rank's whole slice, as it is stored.
+Bytes stored_bytes(const Parameter& parameter, Bytes element);
 
 // Adds the persistent tensors of the rank's parameters. A tied head on another stage than the embedding is a copy.
 RankModel build_rank_model(Step& step, const ModelDescription& model, const std::vector<ParameterShape>& shapes,

@@ -42,10 +42,9 @@ Op Step::kernel(std::string_view name, const Module& module, const Cost& cost) {
     return op;
   }
   // By far the dearest to find out; every layer has the same.
-  matmul_ns_.resize(std::max<std::size_t>(matmul_ns_.size(), op.kernel + std::size_t{1}), 0);
-  Nanoseconds& known = matmul_ns_[op.kernel];
-  if (known == 0) known = model_.duration_ns(cost.kernel, cost.flops, cost.bytes);
-  op.duration_ns = known;
+  const auto [known, added] = matmul_ns_.try_emplace({op.kernel, cost.packed}, 0);
+  if (added) known->second = model_.duration_ns(cost.kernel, cost.flops, cost.bytes, cost.packed);
+  op.duration_ns = known->second;
   return op;
 }
 

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <initializer_list>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "traces/generate/generate.h"
@@ -20,7 +22,7 @@ struct Parameter {
   std::int64_t layer = -1;
   Count rows = 1, columns = 1;  // of this rank's slice; vectors have one column
   bool trainable = true;
-  bool quantised = false;                       // stored in few bits; kernels read a copy that an op before them makes
+  const Packing* packing = nullptr;             // that it is stored in; null: in the model's precision
   bool of_expert = false;                       // that tokens are routed to
   bool split = false;                           // over the tensor-parallel ranks: this is one slice
   Count first_element = 0, shard_elements = 0;  // what this rank keeps of it under ZeRO; all of it without
@@ -41,6 +43,7 @@ struct Cost {
   Count flops = 0;
   Bytes bytes = 0;
   Device device = Device::gpu;
+  Bytes packed = 0;  // of a product whose weight is packed and read as it is: the weight's bytes
 };
 
 // `batch` products of m × k by k × n. `contiguous`: the lengths of the rows in memory of all three matrices; tensor
@@ -133,10 +136,11 @@ class Step {
   std::uint16_t rank_;
   Bytes element_, gradient_element_;
   bool keep_gradients_;
-  std::uint32_t detail_ = 0;            // of ops
-  std::uint32_t before_revealed_ = 0;   // `detail_` from end_revealed() on
-  std::vector<Nanoseconds> matmul_ns_;  // by kernel; 0: not asked for yet
-  std::string name_;                    // reused
+  std::uint32_t detail_ = 0;           // of ops
+  std::uint32_t before_revealed_ = 0;  // `detail_` from end_revealed() on
+  // By kernel, and the bytes of a packed weight or 0.
+  std::map<std::pair<KernelId, Bytes>, Nanoseconds> matmul_ns_;
+  std::string name_;  // reused
   std::vector<TensorId> reads_, writes_;
 };
 

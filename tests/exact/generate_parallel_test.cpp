@@ -22,49 +22,6 @@ GenerateOptions llama() {
 
 Count all_flops(const Trace& trace) { return flops(trace, Phase::forward) + flops(trace, Phase::backward); }
 
-std::vector<std::vector<OpIndex>> ops_by_rank(const Trace& trace) {
-  std::vector<std::vector<OpIndex>> ranks;
-  for (OpIndex i = 0; i < trace.ops.size(); ++i) {
-    if (trace.ops[i].rank >= ranks.size()) ranks.resize(trace.ops[i].rank + 1u);
-    ranks[trace.ops[i].rank].push_back(i);
-  }
-  return ranks;
-}
-
-// Runs the ranks side by side, each in its own order; an op with a key starts when all ops of that key may start.
-// Empty if all ranks reach their end, else what they wait for.
-std::string waits_for_ever(const Trace& trace) {
-  const auto ranks = ops_by_rank(trace);
-  std::map<NameId, std::size_t> participants, arrived;
-  for (const Op& op : trace.ops) {
-    if (op.rendezvous != 0) ++participants[op.rendezvous];
-  }
-  std::vector<std::size_t> next(ranks.size(), 0);
-  std::vector<bool> waiting(ranks.size(), false);
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      while (next[rank] < ranks[rank].size()) {
-        const NameId key = trace.ops[ranks[rank][next[rank]]].rendezvous;
-        if (key != 0) {
-          if (!waiting[rank]) ++arrived[key], waiting[rank] = true, moved = true;
-          if (arrived[key] < participants[key]) break;
-        }
-        waiting[rank] = false;
-        ++next[rank];
-        moved = true;
-      }
-    }
-  }
-  std::string stuck;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (next[rank] == ranks[rank].size()) continue;
-    stuck +=
-        "rank " + std::to_string(rank) + " at '" + trace.names[trace.ops[ranks[rank][next[rank]]].rendezvous] + "'; ";
-  }
-  return stuck;
-}
-
 struct Plan {
   Count data, tensor, pipeline, micro_batches;
   int zero;

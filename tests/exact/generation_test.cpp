@@ -562,6 +562,59 @@ TEST(WeightFormats, OfACacheAreExpandedBeforeAttention) {
   EXPECT_EQ(expanded, 4 * options.micro_batches * options.model.layers);
 }
 
+// ---- Pipeline stages. -----------------------------------------------------------------------------------------------
+
+// Every stage has its layers, and all together do what one rank does: the same flops in every step, the same cache. Each
+// transfer has a sender and a receiver, and each stage's ops wait for no one for ever.
+TEST(GenerationStages, DoTogetherWhatOneRankDoes) {
+  for (const BlockOrder order : {BlockOrder::row, BlockOrder::zigzag}) {
+    for (const Count stages : {2u, 3u, 4u}) {
+      for (const Count micro_batches : {1u, 2u, 3u, 6u}) {
+        for (const Count tensor : {1u, 2u}) {
+          GenerateOptions options = block("mixtral-8x7b", order);
+          options.model.layers = 6;
+          options.micro_batches = micro_batches;
+          options.tensor_parallel = tensor;
+          const Trace alone = generate(options);
+          options.pipeline_parallel = stages;
+          const Trace trace = generate(options);
+          for (Count step = 0; step < 5; ++step) EXPECT_EQ(flops_of_step(trace, step), flops_of_step(alone, step));
+          EXPECT_EQ(bytes_of_role(trace, Role::kv_cache, false), bytes_of_role(alone, Role::kv_cache, false));
+          EXPECT_EQ(weight_bytes(trace), weight_bytes(alone));
+          EXPECT_EQ(waits_for_ever(trace), "") << stages << " stages, " << micro_batches << " micro-batches";
+          std::map<NameId, std::vector<const Op*>> transfers;
+          for (const Op& op : trace.ops) {
+            if (trace.module(op) == "pipeline") transfers[op.rendezvous].push_back(&op);
+          }
+          // Of each step and micro-batch: between the stages, and the tokens back but the last ones.
+          EXPECT_EQ(transfers.size(), tensor * micro_batches * (5 * (stages - 1) + 4));
+          for (const auto& [key, ops] : transfers) {
+            ASSERT_EQ(ops.size(), 2u);
+            EXPECT_EQ(ops[0]->bytes, ops[1]->bytes);
+          }
+        }
+      }
+    }
+  }
+}
+
+// While a stage has one micro-batch, the next stage has the one before: between two steps of its own micro-batch, the
+// first stage of two works on the other one, and waits for nothing but it.
+TEST(GenerationStages, TakeTurns) {
+  GenerateOptions options = block("opt-125m", BlockOrder::row);
+  options.model.layers = 4;
+  options.pipeline_parallel = 2;
+  const Trace trace = generate(options);
+  std::string order;
+  for (const Op& op : trace.ops) {
+    if (op.rank != 0) continue;
+    if (trace.name(op) == "embed_tokens") order += std::to_string(step_of(trace, op));
+    if (trace.name(op) == "receive_tokens") order += "<";
+    if (trace.name(op) == "send_activations") order += ">";
+  }
+  EXPECT_EQ(order, "0>0><1><1><2><2><3><3><4><4>");
+}
+
 TEST(TextGeneration, RefusesWhatIsNone) {
   GenerateOptions options = block("gpt2");
   options.sequence_lengths = {1020};
@@ -584,7 +637,11 @@ TEST(TextGeneration, RefusesWhatIsNone) {
   options = block("gpt2");
   options.data_parallel = 2;
   options.batch = 12;
-  EXPECT_THAT(error_of(options), HasSubstr("--data-parallel: a generation runs on tensor-parallel ranks only"));
+  EXPECT_THAT(error_of(options), HasSubstr("--data-parallel: replicas of a generation are runs of their own"));
+  options = block("gpt2");
+  options.pipeline_parallel = options.pipeline_chunks = 2;
+  options.model.layers = 4;
+  EXPECT_THAT(error_of(options), HasSubstr("--pipeline-chunks: interleaves a training step"));
 }
 
 }  // namespace

@@ -240,10 +240,12 @@ void check_generation(const GenerateOptions& o) {
   if (!(routing.repeat >= 0 && routing.repeat <= 1)) {
     refuse("routing-repeat", std::to_string(routing.repeat) + " is not a probability from 0 to 1");
   }
-  if (o.data_parallel > 1 || o.pipeline_parallel > 1) {
-    refuse(o.data_parallel > 1 ? "data-parallel" : "pipeline-parallel",
-           "a generation runs on tensor-parallel ranks only; replicas are runs of their own");
+  if (o.data_parallel > 1) {
+    refuse("data-parallel",
+           "replicas of a generation are runs of their own; take --tensor-parallel or "
+           "--pipeline-parallel");
   }
+  if (o.pipeline_chunks > 1) refuse("pipeline-chunks", "interleaves a training step; leave it out with --new-tokens");
   if (o.lora_rank != 0) refuse("lora-rank", "is for training; leave it out with --new-tokens");
   if (o.loss) refuse("loss", "a generation has none; leave it out with --new-tokens");
   for (const std::uint64_t prompt : o.sequence_lengths) {

@@ -45,8 +45,7 @@ std::vector<TensorId> KvCacheOps::read(const Module& module, const MicroBatch& m
   if (kept == dense) return pieces;
   const Count tokens = micro.sequences * shape.seen(cache.tokens);
   const TensorId expanded = step_.tensor(module, "kv.dequantized", tokens * dense, Role::workspace);
-  op("kv_dequantize", module, {.bytes = tokens * (kept + dense)}, pieces,
-           std::span<const TensorId>(&expanded, 1));
+  op("kv_dequantize", module, {.bytes = tokens * (kept + dense)}, pieces, std::span<const TensorId>(&expanded, 1));
   return {expanded};
 }
 

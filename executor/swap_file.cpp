@@ -16,6 +16,7 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "executor/chunk_memory.h"
 
 namespace tencache {
 namespace {
@@ -88,12 +89,53 @@ std::string wrong_with(const FileBlock& block, const std::byte* memory, bool wri
   return "its checksum is wrong: the disk has lost or changed what was written there";
 }
 
+// ---- Blocks of a file of somebody else
+
+// The whole sectors that a block lies in; the file may end in the last one.
+struct Sectors {
+  Bytes offset = 0;  // in the file
+  Bytes bytes = 0;
+  Bytes before = 0;  // of the block
+  Bytes needed = 0;  // with those before it
+};
+
+Sectors sectors_of(const FileBlock& block) {
+  const Bytes offset = block.offset / sector_bytes * sector_bytes, before = block.offset - offset;
+  const Bytes needed = before + moved_bytes(block);
+  return {offset, round_up(needed, sector_bytes), before, needed};
+}
+
+// Moves at least `bytes`, asking for `first` at first and then for whole sectors. Why it failed; empty: it did not.
+std::string move(int descriptor, std::byte* memory, Bytes bytes, Bytes first, Bytes offset, bool write) {
+  for (Bytes done = 0; done < bytes;) {
+    const auto at = static_cast<off_t>(offset + done);
+    const Bytes rest = done == 0 ? first : round_up(bytes, sector_bytes) - done;
+    const ssize_t part =
+        write ? ::pwrite(descriptor, memory + done, rest, at) : ::pread(descriptor, memory + done, rest, at);
+    if (part < 0 && errno == EINTR) continue;
+    if (part < 0) return std::strerror(errno);
+    if (part == 0) return "the file ends there";
+    done += static_cast<Bytes>(part);
+  }
+  return "";
+}
+
+// Of a block that was read; empty: nothing.
+std::string wrong_with_source(const FileBlock& block, const std::byte* memory) {
+  const std::string wrong = block.source->wrong();
+  return wrong.empty() ? wrong_with(block, memory, false) : wrong;
+}
+
 }  // namespace
 
 SourceFile::SourceFile(std::string path, FileDescriptor descriptor, Bytes offset)
     : path_(std::move(path)), descriptor_(std::move(descriptor)), offset_(offset) {
   TENCACHE_CHECK(descriptor_.open());
   if (::fstat(descriptor_.get(), &status_) != 0) throw Error("'" + path_ + "': " + std::strerror(errno));
+}
+
+void SourceFile::bypass_page_cache() {
+  direct_ = ::fcntl(descriptor_.get(), F_SETFL, ::fcntl(descriptor_.get(), F_GETFL) | O_DIRECT) == 0;
 }
 
 std::string SourceFile::wrong() const {
@@ -262,7 +304,7 @@ std::vector<FileBlock> SwapFiles::blocks(TensorId tensor, Bytes begin, Bytes byt
     FileBlock& block = result.emplace_back();
     block.offset = slot.source->offset() + begin + done;
     block.begin = done;
-    block.bytes = std::min(options_.block_bytes, bytes - done);
+    block.bytes = std::min(options_.block_bytes - block.offset % sector_bytes, bytes - done);  // no sector twice
     block.source = slot.source.get();
   }
   if (slot.source != nullptr) return result;
@@ -290,7 +332,8 @@ Bytes SwapFiles::used_bytes() const {
 // many objects as blocks may be in flight there.
 class FileLane::Ring {
  public:
-  Ring(const SwapFiles& files, std::uint32_t queue_depth) : context_(1), in_flight_(queue_depth * files.file_count()) {
+  Ring(const SwapFiles& files, std::uint32_t queue_depth)
+      : context_(1), in_flight_(queue_depth * files.file_count()), buffer_bytes_(files.options().block_bytes) {
     for (std::size_t i = 0; i < files.file_count(); i++) {
       auto& objects = files_.emplace_back().objects;
       for (std::uint32_t k = 0; k < queue_depth; k++) {
@@ -318,28 +361,45 @@ class FileLane::Ring {
     stopped_ = false;
     error_.clear();
     context_.restart();
-    for (std::size_t i = 0; i < in_flight_; i++) start_next();
+    const SourceFile* const source = blocks.empty() ? nullptr : blocks.front().source;
+    const std::size_t in_flight = source != nullptr ? open(*source) : in_flight_;
+    for (std::size_t slot = 0; slot < in_flight; ++slot) start_next(slot);
     context_.run();  // until no block is in flight
+    source_.clear();
     return !stopped_;
   }
   const std::string& error() const { return error_; }
   const FileBlock& failed_block() const { return failed_; }
 
  private:
-  void start_next() {
+  // Descriptors and buffers for blocks of the file: how many may be in flight.
+  std::size_t open(const SourceFile& source) {
+    while (source_.size() < in_flight_) {
+      FileDescriptor copy(::fcntl(source.descriptor(), F_DUPFD_CLOEXEC, 0));
+      if (!copy.open() && !source_.empty() && (errno == EMFILE || errno == ENFILE)) break;
+      if (!copy.open())
+        throw Error("'" + source.path() + "': cannot duplicate its descriptor: " + std::strerror(errno));
+      source_.emplace_back(context_).assign(copy.get());
+      copy.release();
+      if (buffers_.size() < source_.size()) buffers_.push_back(aligned_buffer(buffer_bytes_, std::byte{0}));
+    }
+    return source_.size();
+  }
+
+  // `slot`: of those in flight, the one that is free.
+  void start_next(std::size_t slot) {
     if (next_ == blocks_->size() || stopped_ || !error_.empty()) return;
     const FileBlock& block = (*blocks_)[next_++];
+    if (block.source != nullptr) return start_source(block, slot);
     if (write_) remember(block, memory_);
     const Bytes whole = moved_bytes(block);
     // The composed operations go on after a short transfer until all of the block is done or the file ends.
-    const auto finish = [this, &block, whole](const boost::system::error_code& error, std::size_t bytes) {
+    const auto finish = [this, slot, &block, whole](const boost::system::error_code& error, std::size_t bytes) {
       if (error || bytes != whole) {
         return failed(block, error == boost::asio::error::eof || !error ? "the file ends there" : error.message());
       }
       if (const std::string wrong = wrong_with(block, memory_, write_); !wrong.empty()) return failed(block, wrong);
-      done_ += block.bytes;
-      if (!stopped_ && !(*progress_)(done_)) stopped_ = true;
-      start_next();
+      over(block, slot);
     };
     // Without a condition of its own, Asio asks for no more than 64 KiB at a time.
     const auto rest = [whole, first = first_part(block, whole)](const boost::system::error_code& error,
@@ -356,6 +416,30 @@ class FileLane::Ring {
     }
   }
 
+  void start_source(const FileBlock& block, std::size_t slot) {
+    const Sectors sectors = sectors_of(block);
+    const auto finish = [this, slot, &block, sectors](const boost::system::error_code& error, std::size_t bytes) {
+      if (bytes < sectors.needed) {
+        return failed(block, error && error != boost::asio::error::eof ? error.message() : "the file ends there");
+      }
+      std::memcpy(memory_ + block.begin, buffers_[slot].get() + sectors.before, sectors.needed - sectors.before);
+      if (const std::string wrong = wrong_with_source(block, memory_); !wrong.empty()) return failed(block, wrong);
+      over(block, slot);
+    };
+    const auto rest = [sectors, first = first_part(block, sectors.bytes)](const boost::system::error_code& error,
+                                                                          std::size_t done) -> std::size_t {
+      return error || done >= sectors.needed ? 0 : done == 0 ? first : sectors.bytes - done;
+    };
+    boost::asio::async_read_at(source_[slot], sectors.offset, boost::asio::buffer(buffers_[slot].get(), sectors.bytes),
+                               rest, finish);
+  }
+
+  void over(const FileBlock& block, std::size_t slot) {
+    done_ += block.bytes;
+    if (!stopped_ && !(*progress_)(done_)) stopped_ = true;
+    start_next(slot);
+  }
+
   // Of several the first in the chunk is told.
   void failed(const FileBlock& block, const std::string& reason) {
     if (!error_.empty() && failed_.begin < block.begin) return;
@@ -370,6 +454,9 @@ class FileLane::Ring {
   };
   std::vector<File> files_;
   std::size_t in_flight_;
+  Bytes buffer_bytes_;
+  std::vector<AlignedBuffer> buffers_;                   // for sectors of a source file, by slot
+  std::vector<boost::asio::random_access_file> source_;  // the file that is read, by slot
   // Of the transfer under way.
   const std::vector<FileBlock>* blocks_ = nullptr;
   std::byte* memory_ = nullptr;
@@ -412,16 +499,16 @@ bool FileLane::write(const std::vector<FileBlock>& blocks, const std::byte* memo
 
 bool FileLane::transfer(const std::vector<FileBlock>& blocks, std::byte* memory, bool write, const Progress& progress) {
   TENCACHE_CHECK(reinterpret_cast<std::uintptr_t>(memory) % sector_bytes == 0);
-  const bool from_source = !blocks.empty() && blocks.front().source != nullptr;
-  TENCACHE_CHECK(!from_source || !write);
-  if (ring_ != nullptr && !from_source) {
+  const SourceFile* const source = blocks.empty() ? nullptr : blocks.front().source;
+  TENCACHE_CHECK(source == nullptr || !write);
+  if (ring_ != nullptr && (source == nullptr || source->direct())) {
     const bool whole = ring_->transfer(blocks, memory, write, progress);
     if (!ring_->error().empty()) fail(ring_->failed_block(), write, ring_->error());
     return whole;
   }
-  if (from_source) {  // all of it is on its way before the first block is waited for
+  if (source != nullptr && !source->direct()) {  // all of it is on its way before the first block is waited for
     const FileBlock &first = blocks.front(), &last = blocks.back();
-    ::posix_fadvise(first.source->descriptor(), static_cast<off_t>(first.offset),
+    ::posix_fadvise(source->descriptor(), static_cast<off_t>(first.offset),
                     static_cast<off_t>(last.offset + last.bytes - first.offset), POSIX_FADV_WILLNEED);
   }
   Bytes done = 0;
@@ -441,28 +528,31 @@ void FileLane::fail(const FileBlock& block, bool write, const std::string& reaso
       "': " + reason);
 }
 
+// The block's bytes, by pread and pwrite.
 void FileLane::plain(const FileBlock& block, std::byte* memory, bool write) const {
-  const int descriptor = block.source != nullptr ? block.source->descriptor() : files_.descriptor(block.file);
+  if (block.source != nullptr) return plain_from_source(block, memory);
   const Bytes whole = moved_bytes(block);
   if (write) remember(block, memory);
-  if (block.source != nullptr) {
-    if (const std::string wrong = block.source->wrong(); !wrong.empty()) fail(block, write, wrong);
-  }
-  for (Bytes done = 0; done < whole;) {
-    std::byte* at = memory + block.begin + done;
-    const auto offset = static_cast<off_t>(block.offset + done);
-    const Bytes rest = done == 0 ? first_part(block, whole) : whole - done;
-    const ssize_t part = write ? ::pwrite(descriptor, at, rest, offset) : ::pread(descriptor, at, rest, offset);
-    if (part < 0 && errno == EINTR) continue;
-    if (part < 0) fail(block, write, std::strerror(errno));
-    if (part == 0) fail(block, write, "the file ends there");
-    done += static_cast<Bytes>(part);
-  }
-  // It is in the tier above now: its pages in the cache would count as memory of this process.
-  if (block.source != nullptr) {
-    ::posix_fadvise(descriptor, static_cast<off_t>(block.offset), static_cast<off_t>(whole), POSIX_FADV_DONTNEED);
-  }
+  const std::string failure =
+      move(files_.descriptor(block.file), memory + block.begin, whole, first_part(block, whole), block.offset, write);
+  if (!failure.empty()) fail(block, write, failure);
   if (const std::string wrong = wrong_with(block, memory, write); !wrong.empty()) fail(block, write, wrong);
+}
+
+void FileLane::plain_from_source(const FileBlock& block, std::byte* memory) const {
+  const Sectors sectors = sectors_of(block);
+  const AlignedBuffer buffer = aligned_buffer(sectors.bytes, std::byte{0});
+  const int descriptor = block.source->descriptor();
+  const std::string failure =
+      move(descriptor, buffer.get(), sectors.needed, first_part(block, sectors.bytes), sectors.offset, false);
+  if (!failure.empty()) fail(block, false, failure);
+  std::memcpy(memory + block.begin, buffer.get() + sectors.before, sectors.needed - sectors.before);
+  // It is in the tier above now: its pages in the cache would count as memory of this process.
+  if (!block.source->direct()) {
+    ::posix_fadvise(descriptor, static_cast<off_t>(sectors.offset), static_cast<off_t>(sectors.bytes),
+                    POSIX_FADV_DONTNEED);
+  }
+  if (const std::string wrong = wrong_with_source(block, memory); !wrong.empty()) fail(block, false, wrong);
 }
 
 }  // namespace tencache

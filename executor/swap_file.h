@@ -12,8 +12,10 @@
 // A failure is one Error: what, in which directory, at which offset, why. A file that was made shorter under a run ends
 // early, which is such an error too; that the directory is removed does not concern a file without a name.
 //
-// A chunk may also lie in a file of somebody else (`store_in_file`): a checkpoint that a program has mapped. It is read
-// there through the page cache, because its offset is seldom a multiple of 4 KiB, and never written.
+// A chunk may also lie in a file of somebody else (`store_in_file`): a checkpoint that a program has mapped. It is never
+// written. Its offset is seldom a multiple of 4 KiB, so the sectors around each block are read into a buffer of the lane
+// and the block is copied from there: past the page cache, whose pages would count as memory of this process. Where the
+// file system refuses O_DIRECT the page cache is used and emptied again.
 //
 // With checksums (Tier::checksums) the lane keeps the XXH64 of each block that it writes, in memory, and compares it
 // when it reads the block: what a disk lost, tore or mixed up is an error and never data.
@@ -40,6 +42,9 @@ namespace tencache {
 class SourceFile {
  public:
   SourceFile(std::string path, FileDescriptor descriptor, Bytes offset);
+  // Reads from now on go past the page cache, if the file system allows it.
+  void bypass_page_cache();
+  bool direct() const { return direct_; }
   // Why its content is no longer what it was when it was opened; empty: it still is.
   std::string wrong() const;
   const std::string& path() const { return path_; }
@@ -50,6 +55,7 @@ class SourceFile {
   std::string path_;
   FileDescriptor descriptor_;
   Bytes offset_;
+  bool direct_ = false;
   struct stat status_ {};
 };
 
@@ -164,6 +170,7 @@ class FileLane {
   bool transfer(const std::vector<FileBlock>& blocks, std::byte* memory, bool write, const Progress& progress);
   [[noreturn]] void fail(const FileBlock& block, bool write, const std::string& reason) const;
   void plain(const FileBlock& block, std::byte* memory, bool write) const;
+  void plain_from_source(const FileBlock& block, std::byte* memory) const;
 
   const SwapFiles& files_;
   std::unique_ptr<Ring> ring_;

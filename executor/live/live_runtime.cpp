@@ -462,6 +462,7 @@ LiveRuntime::Storage LiveRuntime::store_in_file(Bytes bytes, SourceFile file) {
     destroy(tensor);
     return {};
   }
+  if (options_.machine.files.direct) file.bypass_page_cache();
   const auto shared = std::make_shared<const SourceFile>(std::move(file));
   for (const ChunkId chunk : memory.chunks_of(tensor)) {
     const Bytes begin = memory.begin_of(chunk);

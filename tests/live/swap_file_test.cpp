@@ -111,41 +111,74 @@ TEST_F(SwapFileTest, OpensWithoutANameForTheOwnerOnlyAndDirect) {
   EXPECT_EQ(::fcntl(buffered.descriptor(0), F_GETFL) & O_DIRECT, 0);
 }
 
-// At an odd offset, as safetensors has them.
+// At an odd offset, as safetensors has them, up to the file's end.
 TEST_F(SwapFileTest, ChunksLieInSourceFiles) {
+  constexpr Bytes offset = 1234, chunk = 4096 * 40, last = 300'000 - offset - chunk;  // a tensor of two chunks
   Buffer content(300'000), in(300'000);
   content.fill(7);
   const std::string path = (folder_ / "checkpoint").string();
-  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(content.data), 300'000);
-  SwapFiles files(tier_, {.block_bytes = 64 * KiB});
-  FileLane lane(files);
-  const auto source =
-      std::make_shared<const SourceFile>(path, FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), 1234);
-  files.store_in_file(0, 0, 200'000, source);
-  EXPECT_TRUE(files.has(0, 0));
-  EXPECT_EQ(files.used_bytes(), 0u);
-  Bytes last = 0;
-  EXPECT_TRUE(lane.read(files.blocks(0, 0, 200'000), in.data, [&](Bytes done) {
-    EXPECT_GT(done, last);
-    last = done;
-    return true;
-  }));
-  EXPECT_EQ(last, 200'000u);
-  EXPECT_EQ(std::memcmp(in.data, content.data + 1234, 200'000), 0);
+  for (const SwapFileOptions& options : std::vector<SwapFileOptions>{
+           {.block_bytes = 64 * KiB}, {.io_uring = false, .block_bytes = 64 * KiB}, {.direct = false}}) {
+    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(content.data), 300'000);
+    SwapFiles files(tier_, options);
+    FileLane lane(files);
+    SourceFile opened(path, FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), offset);
+    if (options.direct) opened.bypass_page_cache();
+    EXPECT_EQ(opened.direct(), files.direct(0)) << "the same file system";
+    const auto source = std::make_shared<const SourceFile>(std::move(opened));
+    files.store_in_file(0, 0, chunk, source);
+    files.store_in_file(0, chunk, last, source);
+    EXPECT_TRUE(files.has(0, chunk));
+    EXPECT_EQ(files.used_bytes(), 0u);
+    for (const auto& [begin, bytes] : {std::pair{Bytes{0}, chunk}, {chunk, last}}) {
+      std::memset(in.data, 0, in.bytes);
+      Bytes told = 0;
+      EXPECT_TRUE(lane.read(files.blocks(0, begin, bytes), in.data, [&](Bytes done) {
+        EXPECT_GT(done, told);
+        told = done;
+        return true;
+      }));
+      EXPECT_EQ(told, bytes);
+      EXPECT_EQ(std::memcmp(in.data, content.data + offset + begin, bytes), 0);
+      EXPECT_EQ(in.data[bytes], std::byte{0}) << "more was written than the chunk";
+    }
 
-  std::ofstream(path, std::ios::binary | std::ios::app) << "more";
-  try {
-    lane.read(files.blocks(0, 0, 200'000), in.data, go_on);
-    FAIL() << "a file that changed was read";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("has changed"), std::string::npos) << error.what();
+    std::ofstream(path, std::ios::binary | std::ios::app) << "more";
+    try {
+      lane.read(files.blocks(0, 0, chunk), in.data, go_on);
+      FAIL() << "a file that changed was read";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("has changed"), std::string::npos) << error.what();
+    }
+    std::filesystem::resize_file(path, 4096);
+    EXPECT_THROW(lane.read(files.blocks(0, 0, chunk), in.data, go_on), Error);
+
+    files.give(0, 0);  // what is written from now on goes to the tier's own files
+    files.take(0, 0, chunk);
+    EXPECT_TRUE(lane.write(files.blocks(0, 0, chunk), content.data, go_on));
+    EXPECT_GT(files.used_bytes(), 0u);
   }
+}
 
-  files.give(0, 0);  // what is written from now on goes to the tier's own files
-  files.take(0, 0, 200'000);
-  EXPECT_TRUE(lane.write(files.blocks(0, 0, 200'000), content.data, go_on));
-  EXPECT_GT(files.used_bytes(), 0u);
+// Blocks of a source file end where a sector does: none is read twice.
+TEST_F(SwapFileTest, BlocksOfASourceFileEndWithASector) {
+  const std::string path = (folder_ / "checkpoint").string();
+  std::ofstream(path) << "content";
+  SwapFiles files(tier_, {.block_bytes = 64 * KiB});
+  const auto source =
+      std::make_shared<const SourceFile>(path, FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), 5000);
+  files.store_in_file(0, 0, 200'000, source);
+  const std::vector<FileBlock> blocks = files.blocks(0, 0, 200'000);
+  ASSERT_EQ(blocks.size(), 4u);
+  Bytes begin = 0;
+  for (const FileBlock& block : blocks) {
+    EXPECT_EQ(block.begin, begin);
+    EXPECT_EQ(block.offset, 5000 + begin);
+    begin += block.bytes;
+    EXPECT_EQ((block.offset + block.bytes) % 4096, &block == &blocks.back() ? (5000u + 200'000u) % 4096u : 0u);
+  }
+  EXPECT_EQ(begin, 200'000u);
 }
 
 // Chunks of three blocks: a b a, b a b, …

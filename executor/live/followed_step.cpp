@@ -33,7 +33,7 @@ void FollowedStep::begin_step() {
 }
 
 bool FollowedStep::matches(std::string_view name, const Op& op, std::span<const Use> uses,
-                           const std::function<Bytes(TensorId)>& bytes_of, std::string& why) const {
+                           const std::function<bool(TensorId, TensorId recorded)>& is, std::string& why) const {
   if (next_ == program_.trace.ops.size()) {
     why = "op '" + name + "' after the recorded step's last op";
     return false;
@@ -48,9 +48,9 @@ bool FollowedStep::matches(std::string_view name, const Op& op, std::span<const 
   bool same = expected.size() == uses.size();
   for (std::size_t i = 0; same && i < uses.size(); ++i) {
     same = uses[i].read == expected[i].read && uses[i].write == expected[i].write &&
-           bytes_of(uses[i].tensor) == program_.trace.tensors[expected[i].tensor].bytes;
+           is(uses[i].tensor, expected[i].tensor);
   }
-  if (!same) why = "op '" + name + "' (op " + std::to_string(next_) + ") with tensors of other sizes than recorded";
+  if (!same) why = "op '" + name + "' (op " + std::to_string(next_) + ") with other tensors than recorded";
   return same;
 }
 
@@ -60,10 +60,9 @@ OpIndex FollowedStep::begin_op() {
   return running_;
 }
 
-TensorId FollowedStep::next_birth(Bytes bytes) {
+TensorId FollowedStep::next_birth() {
   if (running_ == none || next_birth_ >= births_of_[running_].size()) return none;
-  const TensorId id = births_of_[running_][next_birth_++];
-  return program_.trace.tensors[id].bytes == bytes ? id : none;
+  return births_of_[running_][next_birth_++];
 }
 
 void FollowedStep::module_boundary(NameId module, bool begins) {

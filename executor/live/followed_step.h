@@ -28,13 +28,14 @@ class FollowedStep {
   bool on_schedule() const { return next_ != none; }
   OpIndex next() const { return next_; }  // op; `none` off the schedule
   void leave() { next_ = none; }
-  // Whether the next op is this one, by its name and the sizes of what it uses; else why not.
+  // Whether the next op is this one, by its name and what it uses; else why not. `is`: whether a tensor is the recorded
+  // one, or may stand for it.
   bool matches(std::string_view name, const Op& op, std::span<const Use> uses,
-               const std::function<Bytes(TensorId)>& bytes_of, std::string& why) const;
+               const std::function<bool(TensorId, TensorId recorded)>& is, std::string& why) const;
   OpIndex begin_op();
   void end_op() { running_ = none; }
-  // The tensor that the running op allocates next, if it has that size; or `none`.
-  TensorId next_birth(Bytes bytes);
+  // The tensor that the running op allocates next; or `none`.
+  TensorId next_birth();
   // Where modules begin or end the schedule is found again.
   void module_boundary(NameId module, bool begins);
 

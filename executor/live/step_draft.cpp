@@ -82,7 +82,29 @@ std::vector<std::uint32_t> StepDraft::pair_old_and_new() const {
     stands_for[found->second.front()] = i;
     found->second.pop_front();
   }
+  pair_grown(stands_for);
   return stands_for;
+}
+
+// The rest, with the largest of those that its op reads.
+void StepDraft::pair_grown(std::vector<std::uint32_t>& stands_for) const {
+  std::vector<std::uint8_t> paired(tensors_.size(), 0);
+  for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
+    if (stands_for[i] != i) paired[stands_for[i]] = 1;
+  }
+  for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
+    const DraftTensor& born = tensors_[i];
+    if (born.old || born.gone || born.born_at == none || stands_for[i] != i) continue;
+    std::uint32_t largest = none;
+    for (const Use& use : ops_[born.born_at].uses) {
+      const DraftTensor& from = tensors_[use.tensor];
+      if (!from.old || !from.gone || paired[use.tensor] != 0 || from.bytes > born.bytes) continue;
+      if (largest == none || from.bytes > tensors_[largest].bytes) largest = use.tensor;
+    }
+    if (largest == none) continue;
+    stands_for[i] = largest;
+    paired[largest] = 1;
+  }
 }
 
 std::string StepDraft::name_of(std::uint32_t tensor, std::uint32_t ordinal, const NamePool& names) const {

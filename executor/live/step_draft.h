@@ -1,7 +1,8 @@
 // One step of a live program while it is recorded, and the trace that becomes of it. Not thread-safe.
 //
 // What is alive when the step begins is persistent. A tensor that is born in a step and dies in the next one (a
-// gradient) is one tensor of the trace: old and new ones are paired by size in order of birth.
+// gradient) is one tensor of the trace: old and new ones are paired by size in order of birth. So is one that grows (a
+// cache of keys and values): an op makes the new one from the old one, which dies. It has its first size there.
 #pragma once
 
 #include <cstdint>
@@ -68,6 +69,7 @@ class StepDraft {
   };
 
   std::vector<std::uint32_t> pair_old_and_new() const;
+  void pair_grown(std::vector<std::uint32_t>& stands_for) const;
   std::vector<TensorId> add_tensors(Trace& trace) const;
   std::string name_of(std::uint32_t tensor, std::uint32_t ordinal, const NamePool& names) const;
 

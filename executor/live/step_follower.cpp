@@ -67,8 +67,10 @@ OpIndex StepFollower::begin_op(const Op& op, std::span<const Use> uses, Signal& 
   }
   if (!followed_.on_schedule()) return none;
   std::string why;
-  const auto bytes_of = [this](TensorId tensor) { return live_[tensor].bytes; };
-  if (followed_.matches(names_[op.name], op, uses, bytes_of, why)) return followed_.begin_op();
+  const auto is = [this](TensorId tensor, TensorId recorded) {
+    return live_[tensor].program == recorded || live_[tensor].bytes == program().trace.tensors[recorded].bytes;
+  };
+  if (followed_.matches(names_[op.name], op, uses, is, why)) return followed_.begin_op();
   signal = leave(why);
   return none;
 }
@@ -76,7 +78,7 @@ OpIndex StepFollower::begin_op(const Op& op, std::span<const Use> uses, Signal& 
 TensorId StepFollower::born(TensorId tensor) {
   Live& live = live_[tensor];
   if (in_op_ && !aside_) draft_.born(live.draft);
-  const TensorId id = followed_.next_birth(live.bytes);  // if it is another, the op that uses it does not match
+  const TensorId id = followed_.next_birth();
   if (id == none) return none;
   live.program = id;
   live.role = program().trace.tensors[id].role;

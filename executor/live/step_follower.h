@@ -2,8 +2,10 @@
 //
 // A live program has no ids that stay the same from step to step, so a tensor is known by where it was born: (op
 // position in the step, ordinal among the op's allocations). A step is recorded (step_draft.h). From then on each op is
-// checked against the recording (followed_step.h): its name, and the sizes of what it uses. On a mismatch the program
-// is off the schedule until a module boundary or a step boundary is found again.
+// checked against the recording (followed_step.h): its name, and that it uses the recorded tensors or others of their
+// sizes. What is born may be larger or smaller than recorded: a cache of keys and values grows with each step, and so
+// does all that is computed from it. On a mismatch the program is off the schedule until a module boundary or a step
+// boundary is found again.
 //
 // Knows nothing of the engine: the runtime carries the answers over. Not thread-safe.
 #pragma once

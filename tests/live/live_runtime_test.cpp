@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
@@ -184,6 +185,79 @@ class LateTask {
   LiveRuntime::Storage tensor_;
   std::atomic<bool> done_ = false;
 };
+
+// A decoder's steps: each reads every weight, and makes its cache longer by a page (an op reads the old one and makes the
+// new one, which the step leaves behind). What is computed from the cache is as long. Returns the first wrong value, or -1.
+float first_wrong_cached_value(LiveRuntime& runtime, int layers, int steps) {
+  constexpr std::size_t page = 1024;  // values
+  std::vector<LiveRuntime::Storage> weight, cache;
+  for (int i = 0; i < layers; ++i) {
+    weight.push_back(runtime.allocate(tensor_bytes, false));
+    std::fill_n(floats(weight.back().address), values, static_cast<float>(i));
+    runtime.mark(weight.back().tensor, Role::parameter, "weight." + std::to_string(i));
+    cache.push_back(runtime.allocate(page * sizeof(float), false));
+    std::fill_n(floats(cache.back().address), page, 0.0f);
+  }
+  float wrong = -1;
+  const auto expect = [&wrong](float value, float expected) {
+    if (value != expected && wrong < 0) wrong = value;
+  };
+  for (int step = 1; step <= steps; ++step) {
+    runtime.iteration_boundary();
+    const std::size_t length = page * static_cast<std::size_t>(step);
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      runtime.begin_op("extend", std::vector<Use>{{cache[i].tensor, true, false}});
+      const LiveRuntime::Storage longer = runtime.allocate((length + page) * sizeof(float), true);
+      std::copy_n(floats(cache[i].address), length, floats(longer.address));
+      std::fill_n(floats(longer.address) + length, page, static_cast<float>(step));
+      runtime.end_op();
+      runtime.release(cache[i].tensor);
+      cache[i] = longer;
+      runtime.begin_op("attend", std::vector<Use>{{weight[i].tensor, true, false}, {cache[i].tensor, true, false}});
+      const LiveRuntime::Storage scores = runtime.allocate((length + page) * sizeof(float), true);
+      for (std::size_t at = 0; at < length + page; ++at) {
+        expect(floats(cache[i].address)[at], static_cast<float>(at / page));
+        floats(scores.address)[at] = floats(weight[i].address)[at % values];
+      }
+      runtime.end_op();
+      runtime.begin_op("sum", std::vector<Use>{{scores.tensor, true, false}});
+      expect(floats(scores.address)[length], static_cast<float>(i));
+      runtime.end_op();
+      runtime.release(scores.tensor);
+    }
+  }
+  for (std::size_t i = 0; i < weight.size(); ++i) {
+    runtime.release(weight[i].tensor);
+    runtime.release(cache[i].tensor);
+  }
+  return wrong;
+}
+
+TEST(LiveRuntimeTest, AGrowingCacheStaysOnTheSchedule) {
+  MachineSpec machine = machine_of(8);
+  machine.tiers.push_back({"nvme", TierKind::nvme, 64 * MiB, 4096, {std::filesystem::temp_directory_path().string()}});
+  machine.links.push_back({"nvme_read", 2, 1, 1'000'000'000, 0, {}});
+  machine.links.push_back({"nvme_write", 1, 2, 1'000'000'000, 0, {}});
+  machine.staging = {1, 4, 16 * MiB};
+  for (const PolicyInfo& info : list_policies()) {
+    if (info.name == "ideal") continue;  // has no limit
+    SCOPED_TRACE(info.name);
+    std::map<std::string, std::string> settings;
+    for (const Options::Info& option : info.options) {
+      if (option.name == "overflow" && std::ranges::count(option.choices, "evict") == 1) settings["overflow"] = "evict";
+    }
+    const MadePolicy made = make_policy(info.name, settings);
+    LiveOptions options;
+    options.machine.pace = false;
+    LiveRuntime runtime(machine, *made.policy, options);
+    EXPECT_EQ(first_wrong_cached_value(runtime, 12, 10), -1);
+    EXPECT_EQ(runtime.deviations(), 0u) << runtime.first_deviation();
+    const Trace& step = runtime.recorded();
+    std::size_t lasting = 0;
+    for (const Tensor& tensor : step.tensors) lasting += tensor.persistent ? 1 : 0;
+    EXPECT_EQ(lasting, 24u) << "the old cache and the new one are one tensor";
+  }
+}
 
 TEST(LiveRuntimeTest, CodeOutsideOfOpsSeesWhatTasksWrote) {
   LateTask touched(Device::cpu);

@@ -40,6 +40,8 @@ MachineSpec graph(const CalibrateOptions& options, Bytes largest_copy) {
   const Bytes arena_bytes = 2 * largest_copy;
   machine.tiers.push_back({"gpu", TierKind::gpu, arena_bytes, page_bytes, {}});
   machine.initial_tier = 1;
+  // The next one's memory is mapped while one is copied.
+  if (options.accelerator == nullptr) machine.copies_in_flight = 2;
   if (options.cpu_tier) {
     machine.tiers.push_back({"cpu", TierKind::cpu, arena_bytes, page_bytes, {}});
     machine.links.push_back({"h2d", 1, 0, unlimited, 0, {}});

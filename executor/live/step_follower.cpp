@@ -44,6 +44,9 @@ StepFollower::Signal StepFollower::iteration_boundary() {
   } else if (recorded() && followed_.on_schedule() && followed_.next() != ops) {
     signal = leave("the step ended after " + std::to_string(followed_.next()) + " of " + std::to_string(ops) + " ops");
   }
+  if (recorded() && !recorded_again_ && left_ == step_ && step_ == recorded_ + 1) {
+    recorded_again_ = record_next_ = true;
+  }
   ++step_;
   const bool first = step_ >= 2 && !recorded();  // the first step warms up
   if (follow_ && (first || record_next_)) start_recording();
@@ -94,6 +97,7 @@ void StepFollower::end_op(Nanoseconds duration_ns) {
 
 StepFollower::Signal StepFollower::leave(const std::string& why) {
   followed_.leave();
+  left_ = step_;
   ++deviations_;
   if (first_deviation_.empty()) first_deviation_ = "step " + std::to_string(step_) + ": " + why;
   return Signal::deviated;
@@ -127,6 +131,7 @@ void StepFollower::finish_recording() {
   RecordedStep step = draft_.finish(header_, names_, ids);
   names_ = step.trace.names;  // ids given from now on differ from those of the trace's own names
   followed_.set(std::move(step));
+  recorded_ = step_;
   for (Live& live : live_) live.program = live.alive && live.draft != none ? ids[live.draft] : none;
 }
 

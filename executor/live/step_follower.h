@@ -5,7 +5,8 @@
 // checked against the recording (followed_step.h): its name, and that it uses the recorded tensors or others of their
 // sizes. What is born may be larger or smaller than recorded: a cache of keys and values grows with each step, and so
 // does all that is computed from it. On a mismatch the program is off the schedule until a module boundary or a step
-// boundary is found again.
+// boundary is found again. If the first step after the recording leaves it, the next one is recorded in its place, once:
+// a decoder's second step still reads what the prompt's made in another way than all later ones do.
 //
 // Knows nothing of the engine: the runtime carries the answers over. Not thread-safe.
 #pragma once
@@ -87,7 +88,10 @@ class StepFollower {
   NamePool names_;
   TraceHeader header_;
   bool follow_ = true, record_next_ = false;
-  std::uint64_t step_ = 0;  // 0: before the first boundary
+  std::uint64_t step_ = 0;      // 0: before the first boundary
+  std::uint64_t recorded_ = 0;  // the step that is followed
+  std::uint64_t left_ = 0;      // the last step that left it
+  bool recorded_again_ = false;
   std::uint64_t births_ = 0;
   std::vector<Live> live_;
   StepDraft draft_;

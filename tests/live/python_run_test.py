@@ -116,6 +116,25 @@ print(torch.get_num_threads(), float(torch.nn.Linear(2, 2)(torch.ones(2)).sum())
         self.assertEqual(done.stdout, self.plain())
         self.assertNotIn("recording", done.stderr)
 
+    def test_a_decoder_generates_with_its_weights_in_the_file_they_were_loaded_from(self):
+        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../docs/examples/generate.py")
+        weights, answer = self.path("weights"), self.path("answer.json")
+        plain = self.call(program, "24", weights).stdout
+        self.assertEqual(len(plain.split()), 24)
+        with open(weights, "rb") as file:
+            content = file.read()
+        for share in ("50%", "25%"):
+            done = self.run_python("--predict", "--gpu-memory", share, "--json", answer, "--", program, "24", weights)
+            self.assertEqual(done.stdout, plain)
+            self.assertIn("predicted against measured", done.stderr)
+            with open(answer, encoding="utf-8") as file:
+                live = json.load(file)["live"]
+            self.assertEqual(live["bytes_left_in_files"], len(content) - 1000)
+            # In the third step only: it is the first that finds keys and values of other tokens in tensors of their own.
+            self.assertLessEqual(live["deviations"], 12, live["first_deviation"])
+        with open(weights, "rb") as file:
+            self.assertEqual(file.read(), content, "the program's file was written to")
+
     def test_memory_is_of_the_whole_process(self):
         answer = self.path("r.json")
         done = self.run_python("--memory", "1GiB", "--json", answer, "--", self.program, "8")

@@ -8,6 +8,7 @@ three steps of each left out, over their median.
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -57,6 +58,10 @@ class Cgroup:
         lines = dict(line.split() for line in (self.folder / "memory.stat").read_text().splitlines())
         return int(lines["rss" if self.first else "anon"]) + int(lines["shmem"])
 
+    def most_bytes(self):
+        """Of all its memory, page cache included, so far."""
+        return int((self.folder / ("memory.max_usage_in_bytes" if self.first else "memory.peak")).read_text())
+
     def remove(self):
         self.folder.rmdir()
 
@@ -79,11 +84,31 @@ def run(words, cgroup=None, environment=None, timeout=3600):
             most = max(most, cgroup.private_bytes())
     lines = [line for line in out.splitlines() if line.startswith('{"seconds"')]
     if process.returncode != 0 or not lines:
-        return {"failed": process.returncode, "said": (errors.strip().splitlines() or ["nothing"])[-1]}
+        said = "killed, as it lacked memory" if process.returncode == -signal.SIGKILL else "nothing"
+        return {"failed": process.returncode, "said": (errors.strip().splitlines() or [said])[-1]}
     result = json.loads(lines[0])
     result["median"] = statistics.median(result["seconds"][WARM_UP:])
+    if cgroup:
+        result.update(private_bytes=most, cgroup_bytes=cgroup.most_bytes())
     result["memory"] = max(result["bytes_at_most"] - result["bytes_before"], most - result["private_before"])
     return result
+
+
+def memory(*names):
+    """Of the calling process, in bytes: the sum of lines of /proc/self/status."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        lines = dict(line.split(":", 1) for line in file)
+    return sum(int(lines[name].split()[0]) * 1024 for name in names)
+
+
+def memory_before():
+    """Of a program before it makes its model."""
+    return {"bytes_before": memory("VmRSS"), "private_before": memory("RssAnon", "RssShmem")}
+
+
+def report(figures, before):
+    """The line that `run` reads."""
+    print(json.dumps({**figures, **before, "bytes_at_most": memory("VmHWM")}))
 
 
 def calibrate(path, directory, python=sys.executable):

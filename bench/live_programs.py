@@ -10,7 +10,6 @@ that no file backs. One thread. llama, gpt2, bert and vit are Hugging Face's, wi
 import argparse
 import functools
 import hashlib
-import json
 import os
 import time
 from typing import Callable, NamedTuple
@@ -21,6 +20,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+
+from live_process import memory_before, report  # noqa: E402
 
 if hasattr(torch, "compile"):
     import torch._dynamo  # noqa: E402, F401  # the first optimizer would: 80 MB that are no tensors
@@ -170,17 +171,6 @@ PROGRAMS = {program.__name__: program for program in (gpt, mlp, resnet, lstm, ll
 # ---- A run
 
 
-def memory(*names):
-    """Of this process, in bytes: the sum of lines of /proc/self/status."""
-    with open("/proc/self/status", encoding="ascii") as file:
-        lines = dict(line.split(":", 1) for line in file)
-    return sum(int(lines[name].split()[0]) * 1024 for name in names)
-
-
-def memory_before():
-    return {"bytes_before": memory("VmRSS"), "private_before": memory("RssAnon", "RssShmem")}
-
-
 def train(steps, loss, backward, update):
     """The seconds of each step, and the last loss."""
     seconds = []
@@ -191,10 +181,6 @@ def train(steps, loss, backward, update):
         update()
         seconds.append(time.perf_counter() - start)
     return {"seconds": seconds, "loss": found.item()}
-
-
-def report(figures, before):
-    print(json.dumps({**figures, **before, "bytes_at_most": memory("VmHWM")}))
 
 
 def hash_of(model):

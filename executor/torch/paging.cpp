@@ -35,6 +35,9 @@ namespace {
 constexpr c10::DispatchKey paging_key = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 constexpr std::size_t scalar_bytes = 64;
+// Left in its file, a smaller one would be dropped and read again for the few bytes of room that it makes; a read takes
+// as long as one of ten times these bytes.
+constexpr std::size_t worth_reading_bytes = 16 * 1024;
 
 constexpr std::uint32_t no_tensor = tencache_no_tensor;
 
@@ -676,7 +679,7 @@ Adoption adopt(c10::StorageImpl& storage) {
   if (!is_plain(storage)) {
     const std::optional<PrivateFile> file = private_file_at(from, bytes);
     if (!file) return Adoption::foreign;
-    if (store_in_file(*live, *file, from, bytes, moved)) {
+    if (bytes >= worth_reading_bytes && store_in_file(*live, *file, from, bytes, moved)) {
       storage.set_data_ptr_noswap(std::move(moved));
       return Adoption::left_in_file;
     }

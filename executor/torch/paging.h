@@ -78,7 +78,8 @@ bool between_ops();
 // ---- Storages that were there before.
 enum class Adoption { adopted, left_in_file, paged_before, empty, foreign };
 // empty: no memory on the device whose tensors are paged. left_in_file: adopted, too, but nothing was copied: it lay in a
-// private mapping of a file that nobody has written to, and the file is the storage's copy on disk from now on.
+// private mapping of a file that nobody has written to, and the file is the storage's copy on disk from now on. Small
+// ones are copied.
 // Moves the content of a storage into the runtime's memory. `foreign`: memory that is not the CPU allocator's own, nor a
 // private mapping of a file, may be shared with somebody, and stays where it is; so does all that a GPU had before. Throws
 // what `raise` throws.

@@ -2,8 +2,8 @@
 // which waits, and are gone after it. Hugging Face Accelerate (big_modeling.py, hooks.py: AlignDevicesHook; utils/
 // modeling.py: infer_auto_device_map).
 //
-// 1. map=auto: modules fill the GPU in the model's order, less room for the largest of them, then CPU memory, the rest
-//    lies on storage. A layer is never split. map=offload: the layers lie below the GPU, all else on it, as FlexGen's
+// 1. map=auto: modules fill the GPU in the model's order, less room for the largest that is still to come, then CPU
+//    memory in the same way; the rest lies on storage. A layer is never split. map=offload: the layers lie below the GPU, all else on it, as FlexGen's
 //    authors ran it (Sheng et al. 2023, section 6).
 // 2. A hook before a module copies its weights, one after it frees them: nothing is fetched ahead, nothing is kept.
 // 3. Nothing else moves. The KV cache stays on the GPU, and what does not fit there is out of memory.
@@ -74,8 +74,7 @@ class Accelerate final : public Policy {
       room[0] = 0;
       return WeightHomes(trace, room, WeightHomes::Mapped::layers);
     }
-    const Bytes largest = largest_module(trace);
-    room[0] = gpu_weights_ != 0 ? gpu_weights_ : room[0] > largest ? room[0] - largest : 0;
+    if (gpu_weights_ != 0) room[0] = gpu_weights_;
     return WeightHomes(trace, room);
   }
 

@@ -1,11 +1,18 @@
 #include "policies/weight_homes.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "policies/layers.h"
 
 namespace tencache {
 namespace {
+
+// "model.layers.3" of its weights, "model.norm" of "model.norm.weight".
+std::string_view module_of(std::string_view weight) {
+  const std::string_view layer = layer_of_module(weight);
+  return layer.size() < weight.size() ? layer : weight.substr(0, weight.rfind('.'));
+}
 
 // Calls visit(first tensor, past the last one, bytes, whether it is a layer) for each module's run of weights.
 template <typename Visit>
@@ -17,25 +24,19 @@ void for_modules(const Trace& trace, Visit visit) {
       continue;
     }
     const std::string_view name = trace.name(trace.tensors[begin]);
-    const std::string_view module = layer_of_module(name);
+    const std::string_view module = module_of(name);
     Bytes bytes = 0;
     TensorId end = begin;
     for (; end < trace.tensors.size() && is_weight(end); ++end) {
-      if (layer_of_module(trace.name(trace.tensors[end])) != module) break;
+      if (module_of(trace.name(trace.tensors[end])) != module) break;
       bytes += trace.tensors[end].bytes;
     }
-    visit(begin, end, bytes, module.size() < name.size());
+    visit(begin, end, bytes, layer_of_module(name).size() < name.size());
     begin = end;
   }
 }
 
 }  // namespace
-
-Bytes largest_module(const Trace& trace) {
-  Bytes largest = 0;
-  for_modules(trace, [&](TensorId, TensorId, Bytes bytes, bool) { largest = std::max(largest, bytes); });
-  return largest;
-}
 
 Bytes largest_layer_weight(const Trace& trace) {
   Bytes largest = 0;
@@ -47,13 +48,20 @@ Bytes largest_layer_weight(const Trace& trace) {
 
 WeightHomes::WeightHomes(const Trace& trace, std::span<const Bytes> bytes, Mapped mapped)
     : tiers_(trace.tensors.size(), no_tier) {
-  std::size_t tier = 0;
+  std::vector<Bytes> reserved;  // by module: the largest behind it
+  if (mapped == Mapped::all) {
+    for_modules(trace, [&](TensorId, TensorId, Bytes module, bool) { reserved.push_back(module); });
+    Bytes largest = 0;
+    for (std::size_t i = reserved.size(); i-- > 0;) largest = std::max(largest, std::exchange(reserved[i], largest));
+  }
+  std::size_t tier = 0, index = 0;
   Bytes used = 0;
   for_modules(trace, [&](TensorId begin, TensorId end, Bytes module, bool is_layer) {
     TierId home = 0;
     if (is_layer || mapped == Mapped::all) {
-      // The slowest takes what is left; that it is too small shows when the run begins.
-      while (tier + 1 < bytes.size() && used + module > bytes[tier]) {
+      const Bytes needed = module + (mapped == Mapped::all ? reserved[index] : 0);
+      // That the slowest is too small shows when the run begins.
+      while (tier + 1 < bytes.size() && used + needed > bytes[tier]) {
         ++tier;
         used = 0;
       }
@@ -61,6 +69,7 @@ WeightHomes::WeightHomes(const Trace& trace, std::span<const Bytes> bytes, Mappe
       home = static_cast<TierId>(tier);
     }
     std::fill(tiers_.begin() + begin, tiers_.begin() + end, home);
+    ++index;
   });
 }
 

@@ -1,5 +1,6 @@
 // Where the weights of a model live for good, for policies that run inference: each module's home is one tier, from
-// where its weights are copied to the GPU when they are needed. A module is a layer of the model, or what is in none.
+// where its weights are copied to the GPU when they are needed. A module is a layer of the model, or, of what is in none,
+// the weights whose names differ in their last part only.
 #pragma once
 
 #include <span>
@@ -17,11 +18,14 @@ inline bool is_weight(Role role) { return role == Role::parameter || role == Rol
 
 class WeightHomes {
  public:
-  enum class Mapped { all, layers };  // which modules go by `bytes`; the others' home is the GPU
+  // Which modules go by `bytes`; the home of the others is the GPU.
+  enum class Mapped { all, layers };
 
   WeightHomes() = default;
   // `bytes`: of weights that each tier may be home to, 0 for those that may not. Modules fill the tiers in their order,
-  // from the fastest on, and never go back to one that a module did not fit into: Accelerate's infer_auto_device_map.
+  // from the fastest on, and never go back to one that a module did not fit into. The slowest takes what is left. If all
+  // are mapped, the largest of the modules that are still to come must fit as well into each tier but the slowest, so
+  // that a copy of it has room there: infer_auto_device_map of Accelerate 1.15, where `bytes` are its max_memory.
   WeightHomes(const Trace& trace, std::span<const Bytes> bytes, Mapped mapped = Mapped::all);
 
   // Of a tensor of the program; no_tier for what is no weight.
@@ -33,8 +37,7 @@ class WeightHomes {
   std::vector<TierId> tiers_;  // by tensor
 };
 
-// The bytes of the largest module, and of the largest weight in a layer; 0: there is none.
-Bytes largest_module(const Trace& trace);
+// The bytes of the largest weight in a layer; 0: there is none.
 Bytes largest_layer_weight(const Trace& trace);
 
 }  // namespace tencache

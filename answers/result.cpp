@@ -6,9 +6,11 @@
 #include <cmath>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "core/fault_plan.h"
 #include "core/text.h"
+#include "studies/generation.h"
 
 namespace tencache {
 namespace {
@@ -113,6 +115,31 @@ Named<Json> traffic_of(const MachineSpec& machine, const RunResult& result) {
   return traffic;
 }
 
+std::optional<GenerationAnswer> generation_answer(const Workload& workload, const Outcome& outcome) {
+  const std::optional<Generation> generation = generation_of(*workload.trace, outcome.rank);
+  if (!generation) return std::nullopt;
+  const RunResult& result = outcome.result;
+  GenerationAnswer answer;
+  answer.requests = generation->requests;
+  answer.new_tokens = generation->new_tokens;
+  answer.time_to_first_token_seconds = time_to_first_token_seconds(*generation, result);
+  answer.time_per_output_token_seconds = time_per_output_token_seconds(*generation, result);
+  answer.decode_tokens_per_second = decode_tokens_per_second(*generation, result);
+  const std::vector<Link>& links = workload.machine.of_rank(outcome.rank).links;
+  for (std::size_t i = 0; i < links.size() && generation->tokens > 0; ++i) {
+    if (!answer.traffic_bytes_per_token) answer.traffic_bytes_per_token.emplace();
+    const double bytes = per_iteration(result, static_cast<double>(result.window.links[i].bytes));
+    answer.traffic_bytes_per_token->emplace_back(links[i].name, bytes / static_cast<double>(generation->tokens));
+  }
+  const auto hit_rate = [&](Role role) -> RoleHitRate {
+    const AccessCounters& of_role = result.window.accesses_of(role);
+    return {share(of_role.hits, of_role.accesses), share(of_role.hit_bytes, of_role.access_bytes)};
+  };
+  answer.kv_cache_hit_rate = hit_rate(Role::kv_cache);
+  answer.expert_hit_rate = hit_rate(Role::expert);
+  return answer;
+}
+
 Named<Bytes> peaks_of(const MachineSpec& machine, const RunResult& result) {
   Named<Bytes> peaks;
   for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
@@ -168,8 +195,8 @@ void add_run_figures(ResultAnswer& answer, const Workload& workload, const Outco
   answer.efficiency = efficiency_of(outcome, references);
   answer.busy_seconds = busy_of(machine, result);
   answer.cpu_optimizer_wait_seconds = cpu_wait(result);
-  answer.gpu_hit_rate = {share(result.window.hits, result.window.accesses),
-                         share(result.window.hit_bytes, result.window.access_bytes),
+  const AccessCounters accesses = result.window.all_accesses();
+  answer.gpu_hit_rate = {share(accesses.hits, accesses.accesses), share(accesses.hit_bytes, accesses.access_bytes),
                          share(result.window.tensors_held, result.window.tensors)};
   answer.peak_bytes = peaks_of(machine, result);
   for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
@@ -177,6 +204,7 @@ void add_run_figures(ResultAnswer& answer, const Workload& workload, const Outco
     answer.allocators->emplace_back(machine.tiers[i].name, allocator_cost(result, i));
   }
   answer.tokens_per_second = tokens_per_second(workload, iteration);
+  if (auto generation = generation_answer(workload, outcome)) answer.generation.emplace(std::move(*generation));
   answer.usd_per_million_tokens = usd_per_million_tokens(workload, iteration);
   answer.steady = result.steady;
 }
@@ -380,14 +408,42 @@ std::string attribution_text(const RunResult& result) {
   return text;
 }
 
+// Of a text generation; else empty.
+std::string generation_text(const Workload& workload, const Outcome& outcome) {
+  const std::optional<GenerationAnswer> generation = generation_answer(workload, outcome);
+  if (!generation) return "";
+  std::vector<std::string> times, rates;
+  if (const auto& seconds = generation->time_to_first_token_seconds) {
+    times.push_back(fmt::format("first token after {}", format_seconds(*seconds)));
+  }
+  if (const auto& seconds = generation->time_per_output_token_seconds) {
+    times.push_back(fmt::format("then {} per token", format_seconds(*seconds)));
+  }
+  if (const auto& rate = generation->decode_tokens_per_second) {
+    times.push_back(fmt::format("{:.4g} tokens/s while decoding", *rate));
+  }
+  std::string text = fmt::format("  generation     {}\n", fmt::join(times, ", "));
+  const auto add_rate = [&](const char* what, const RoleHitRate& rate) {
+    if (rate.bytes) rates.push_back(fmt::format("{} {:.1f} % of bytes", what, 100 * *rate.bytes));
+  };
+  add_rate("KV cache", generation->kv_cache_hit_rate);
+  add_rate("experts", generation->expert_hit_rate);
+  if (!rates.empty()) text += fmt::format("  in GPU memory  {}\n", fmt::join(rates, ", "));
+  std::vector<std::string> moved;
+  for (const auto& [link, bytes] : generation->traffic_bytes_per_token.value_or(Named<double>())) {
+    if (bytes > 0) moved.push_back(fmt::format("{} {}", link, format_bytes(static_cast<Bytes>(std::llround(bytes)))));
+  }
+  if (!moved.empty()) text += fmt::format("  per token      {}\n", fmt::join(moved, ", "));
+  return text;
+}
+
 // What moves, and how full each tier gets.
 std::string traffic_text(const MachineSpec& machine, const RunResult& result) {
   std::string text;
-  if (result.window.accesses != 0) {
+  if (const AccessCounters all = result.window.all_accesses(); all.accesses != 0) {
     text += fmt::format("  GPU hit rate   {:.1f} % of accesses, {:.1f} % of bytes\n",
-                        100.0 * static_cast<double>(result.window.hits) / static_cast<double>(result.window.accesses),
-                        100.0 * static_cast<double>(result.window.hit_bytes) /
-                            static_cast<double>(std::max<Bytes>(1, result.window.access_bytes)));
+                        100 * share(all.hits, all.accesses).value_or(0),
+                        100 * share(all.hit_bytes, all.access_bytes).value_or(0));
   }
   for (std::size_t i = 0; i < machine.links.size(); ++i) {
     if (result.window.links[i].bytes == 0) continue;
@@ -417,7 +473,7 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
   text += notes_text(workload, outcome);
   if (!workload.scenario.faults.empty()) text += fmt::format("  injected       {}\n", to_string(outcome.faults));
   if (!result.fits) return text + fmt::format("  does not fit: {}\n", printable(result.misfit));
-  text += iteration_text(outcome, references) + attribution_text(result) +
+  text += iteration_text(outcome, references) + attribution_text(result) + generation_text(workload, outcome) +
           traffic_text(workload.machine.of_rank(outcome.rank), result);
   if (const std::optional<double> rate = tokens_per_second(workload, result.iteration_seconds())) {
     const std::optional<double> usd = usd_per_million_tokens(workload, result.iteration_seconds());

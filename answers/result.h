@@ -83,6 +83,23 @@ struct ResultTraffic {
 TENCACHE_ANSWER(ResultTraffic, gpu_hit_rate, traffic_bytes, peak_bytes, mean_utilization, allocators, tokens_per_second,
                 usd_per_million_tokens, iterations, steady)
 
+// Shares that were in GPU memory; null: no op of the GPU reads such tensors, or the policy does not govern them.
+struct RoleHitRate {
+  std::optional<double> accesses, bytes;
+};
+TENCACHE_ANSWER(RoleHitRate, accesses, bytes)
+
+// Of a text generation (studies/generation.h). Tokens a second and their price are those of any result, and the block's
+// time is the iteration's.
+struct GenerationAnswer {
+  std::uint64_t requests = 0, new_tokens = 0;
+  std::optional<double> time_to_first_token_seconds, time_per_output_token_seconds, decode_tokens_per_second;
+  std::optional<Named<double>> traffic_bytes_per_token;  // by link
+  RoleHitRate kv_cache_hit_rate, expert_hit_rate;
+};
+TENCACHE_ANSWER(GenerationAnswer, requests, new_tokens, time_to_first_token_seconds, time_per_output_token_seconds,
+                decode_tokens_per_second, traffic_bytes_per_token, kv_cache_hit_rate, expert_hit_rate)
+
 struct DependsOn {
   std::vector<std::string> figures;
   std::string confidence;
@@ -145,6 +162,7 @@ TENCACHE_ANSWER(PredictedResult, file, sha256, iteration_seconds, measured_secon
 
 // Where the trace does not fit, the figures of the run are null.
 struct ResultAnswer : ResultHead, ResultTimes, ResultTraffic, ResultSamples {
+  Absent<GenerationAnswer> generation;  // of a text generation that fits
   Absent<std::vector<RankResult>> ranks;
   std::uint64_t simulated_events = 0;
   std::vector<std::string> changes, policy_notes;
@@ -159,8 +177,8 @@ struct ResultAnswer : ResultHead, ResultTimes, ResultTraffic, ResultSamples {
   Absent<PredictedResult> prediction;
 };
 BOOST_DESCRIBE_STRUCT(ResultAnswer, (ResultHead, ResultTimes, ResultTraffic, ResultSamples),
-                      (ranks, simulated_events, changes, policy_notes, deepspeed_cpu_memory, notes, rescaled, gpu_time,
-                       faults, manifest, timing, binding, measured, prediction))
+                      (generation, ranks, simulated_events, changes, policy_notes, deepspeed_cpu_memory, notes,
+                       rescaled, gpu_time, faults, manifest, timing, binding, measured, prediction))
 
 // Without an interval. Deterministic but for `timing`.
 ResultAnswer result_answer(const Workload& workload, const Outcome& outcome, const References& references);

@@ -9,6 +9,21 @@ LinkCounters operator-(const LinkCounters& end, const LinkCounters& begin) {
   return {end.bytes - begin.bytes, end.busy_ns - begin.busy_ns};
 }
 
+AccessCounters operator+(const AccessCounters& a, const AccessCounters& b) {
+  return {a.accesses + b.accesses, a.hits + b.hits, a.access_bytes + b.access_bytes, a.hit_bytes + b.hit_bytes};
+}
+
+AccessCounters operator-(const AccessCounters& end, const AccessCounters& begin) {
+  return {end.accesses - begin.accesses, end.hits - begin.hits, end.access_bytes - begin.access_bytes,
+          end.hit_bytes - begin.hit_bytes};
+}
+
+AccessCounters Counters::all_accesses() const {
+  AccessCounters all;
+  for (const AccessCounters& of_role : accesses_by_role) all = all + of_role;
+  return all;
+}
+
 TierCounters operator-(const TierCounters& end, const TierCounters& begin) {
   return {end.occupancy_byte_ns - begin.occupancy_byte_ns, end.free_byte_ns - begin.free_byte_ns,
           end.scattered_byte_ns - begin.scattered_byte_ns, end.padding_byte_ns - begin.padding_byte_ns,
@@ -25,10 +40,7 @@ Counters operator-(const Counters& end, const Counters& begin) {
   d.cpu_wait_compute_ns -= begin.cpu_wait_compute_ns;
   for (std::size_t i = 0; i < phase_count; ++i) d.phase_ns[i] -= begin.phase_ns[i];
   for (std::size_t i = 0; i < stall_cause_count; ++i) d.stall_ns[i] -= begin.stall_ns[i];
-  d.accesses -= begin.accesses;
-  d.hits -= begin.hits;
-  d.access_bytes -= begin.access_bytes;
-  d.hit_bytes -= begin.hit_bytes;
+  for (int i = 0; i < role_count; ++i) d.accesses_by_role[i] = end.accesses_by_role[i] - begin.accesses_by_role[i];
   d.tensors -= begin.tensors;
   d.tensors_held -= begin.tensors_held;
   for (std::size_t i = 0; i < max_links; ++i) d.links[i] = end.links[i] - begin.links[i];

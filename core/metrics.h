@@ -10,6 +10,7 @@
 #include "core/allocator.h"
 #include "core/machine_spec.h"
 #include "core/timeline.h"
+#include "core/trace.h"
 #include "core/units.h"
 
 namespace tencache {
@@ -31,6 +32,14 @@ struct TierCounters {
 };
 TierCounters operator-(const TierCounters& end, const TierCounters& begin);
 
+// Of GPU ops to content of governed tensors, and those that found it in GPU memory.
+struct AccessCounters {
+  std::uint64_t accesses = 0, hits = 0;
+  Bytes access_bytes = 0, hit_bytes = 0;
+};
+AccessCounters operator+(const AccessCounters& a, const AccessCounters& b);
+AccessCounters operator-(const AccessCounters& end, const AccessCounters& begin);
+
 struct Counters {
   Nanoseconds time_ns = 0;                                // of the boundary
   Nanoseconds compute_ns = 0, gap_ns = 0;                 // of the GPU lane
@@ -40,8 +49,7 @@ struct Counters {
   Nanoseconds cpu_wait_compute_ns = 0;                    // of stalls for cpu_optimizer: while the CPU lane computes
   // By Phase, of the GPU lane: the sum is the time, exactly. docs/results.md, "Phases".
   std::array<Nanoseconds, phase_count> phase_ns{};
-  std::uint64_t accesses = 0, hits = 0;  // of GPU ops to content of governed tensors
-  Bytes access_bytes = 0, hit_bytes = 0;
+  std::array<AccessCounters, role_count> accesses_by_role{};
   // Of the governed tensors that GPU ops read: those that were on the GPU, or on their way there, as an iteration
   // began.
   std::uint64_t tensors = 0, tensors_held = 0;
@@ -50,6 +58,9 @@ struct Counters {
   std::uint64_t completions = 0;
   std::uint64_t refusals = 0, fallback_evictions = 0;
   std::uint64_t evictions = 0;  // chunks sent away or dropped from the GPU tier
+
+  const AccessCounters& accesses_of(Role role) const { return accesses_by_role[static_cast<std::size_t>(role)]; }
+  AccessCounters all_accesses() const;
 };
 
 Counters operator-(const Counters& end, const Counters& begin);

@@ -60,11 +60,12 @@ NLOHMANN_JSON_SERIALIZE_ENUM(TorchTask, {{TorchTask::record, "record"},
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TorchJob, task, config, program, steps, device, checkpoint, checkpoint_every, resume,
                                    machine, policy, settings, policy_libraries, faults, recording, timeline)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LinkCounters, bytes, busy_ns)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AccessCounters, accesses, hits, access_bytes, hit_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TierCounters, occupancy_byte_ns, free_byte_ns, scattered_byte_ns, padding_byte_ns,
                                    placeless)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Counters, time_ns, compute_ns, gap_ns, stall_ns, cpu_compute_ns, communication_ns,
-                                   cpu_wait_compute_ns, phase_ns, accesses, hits, access_bytes, hit_bytes, tensors,
-                                   tensors_held, links, tiers, completions, refusals, fallback_evictions, evictions)
+                                   cpu_wait_compute_ns, phase_ns, accesses_by_role, tensors, tensors_held, links, tiers,
+                                   completions, refusals, fallback_evictions, evictions)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunResult, fits, misfit, misfit_op, misfit_bytes, iterations, steady, period, window,
                                    first_iteration_ns, iteration_ns, peak_bytes, allocators, simulated_events,
                                    policy_notes)

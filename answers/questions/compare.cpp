@@ -13,6 +13,7 @@
 #include "core/remark.h"
 #include "core/text.h"
 #include "policies/registry.h"
+#include "studies/generation.h"
 #include "studies/scenario_options.h"
 
 namespace tencache {
@@ -20,7 +21,7 @@ namespace {
 
 constexpr std::size_t table_width = 100;
 constexpr std::size_t bar_width = 30;
-constexpr std::size_t bar_width_with_intervals = 14;
+constexpr std::size_t short_bar_width = 14;  // beside more columns
 
 struct CompareRequest {
   Scenario scenario;
@@ -154,6 +155,16 @@ std::string cut_misfits(const std::vector<Outcome>& outcomes) {
   return text;
 }
 
+// Cells of a text generation: tokens a second, times to the first token and per token after it.
+std::vector<std::string> generation_cells(const Generation& generation, const RunResult& result) {
+  const auto seconds = [](const std::optional<double>& value) { return value ? format_seconds(*value) : "-"; };
+  const double iteration = result.iteration_seconds();
+  const bool known = generation.tokens > 0 && iteration > 0;
+  return {known ? fmt::format("{:.4g}", static_cast<double>(generation.tokens) / iteration) : "-",
+          seconds(time_to_first_token_seconds(generation, result)),
+          seconds(time_per_output_token_seconds(generation, result))};
+}
+
 // `intervals`: one an outcome, nullptr where there is none.
 std::string table(const Workload& workload, const std::vector<Outcome>& outcomes, const References& references,
                   const Intervals& sampled, const std::vector<const Interval*>& intervals) {
@@ -161,7 +172,9 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
   const bool with_intervals = sampled.samples != 0;
   std::string remarks;
   for (const std::string& note : notes_of(workload)) remarks += note + "\n";
+  const std::optional<Generation> generation = generation_of(*workload.trace);
   std::vector<std::string> header = {"policy", "iteration", "× ideal", "hits", "moved", "waits most for", "time"};
+  if (generation) header.insert(header.begin() + 2, {"tokens/s", "TTFT", "TPOT"});
   if (with_intervals) header.insert(header.begin() + 2, "interval");
   const Price& price = workload.machine.price;
   const PriceChoice& asked = workload.scenario.prices;
@@ -177,14 +190,21 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
   const auto ratio = [&](double seconds) {
     return references.ideal_seconds > 0 ? fmt::format("{:.3f}", seconds / references.ideal_seconds) : std::string("-");
   };
-  const auto row = [&](std::vector<std::string> cells, const std::string& interval, double seconds) {
+  // `result`: null of the bound.
+  const auto row = [&](std::vector<std::string> cells, const std::string& interval, double seconds,
+                       const RunResult* result) {
     if (with_cost) cells.insert(cells.begin() + 6, cost(seconds));  // before the bars
+    if (generation) {
+      const std::vector<std::string> more =
+          result == nullptr ? std::vector<std::string>(3) : generation_cells(*generation, *result);
+      cells.insert(cells.begin() + 2, more.begin(), more.end());
+    }
     if (with_intervals) cells.insert(cells.begin() + 2, interval);
     table.add(std::move(cells));
   };
   row({"(bound)", format_seconds(references.bound_seconds), ratio(references.bound_seconds), "", "",
        references.bound_term},
-      "", references.bound_seconds);
+      "", references.bound_seconds, nullptr);
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     const Outcome& outcome = outcomes[i];
     const RunResult& result = outcome.result;
@@ -192,15 +212,15 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
       table.add_wide(outcome.policy, misfit_text(outcome), table_width);
       continue;
     }
-    const double hits = result.window.accesses == 0
-                            ? 1.0
-                            : static_cast<double>(result.window.hits) / static_cast<double>(result.window.accesses);
+    const AccessCounters accesses = result.window.all_accesses();
+    const double hits =
+        accesses.accesses == 0 ? 1.0 : static_cast<double>(accesses.hits) / static_cast<double>(accesses.accesses);
     std::string interval;
     if (intervals[i] != nullptr) interval = (intervals[i]->ties_with_best ? "= " : "") + format_interval(*intervals[i]);
     row({outcome.policy, format_seconds(result.iteration_seconds()), ratio(result.iteration_seconds()),
          fmt::format("{:.1f} %", 100 * hits), moved(workload.machine, result), main_stall(result),
-         time_bar(result, longest, with_intervals ? bar_width_with_intervals : bar_width)},
-        interval, result.iteration_seconds());
+         time_bar(result, longest, with_intervals || generation ? short_bar_width : bar_width)},
+        interval, result.iteration_seconds(), &result);
   }
   remarks += cut_misfits(outcomes);
   if (with_cost) {
@@ -218,7 +238,8 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
     remarks += note + "\n";
   }
   remarks += validity_lines(workload, outcomes);
-  const std::string legend = "█ compute  ▒ what it waits most for  ░ other stalls\n";
+  std::string legend = "█ compute  ▒ what it waits most for  ░ other stalls\n";
+  if (generation) legend += "TTFT: time to first token  TPOT: time per output token after it\n";
   return fmt::format("{} on {}\n\n{}\n{}{}{}", trace_title(workload), machine_title(workload), table.text(), legend,
                      what_decides(sampled, intervals, outcomes), remarks);
 }

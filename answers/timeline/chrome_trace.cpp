@@ -165,7 +165,7 @@ class ProcessWriter {
   }
 
   // What viewers pass over and the dashboard reads: the machine's tiers and links, the program's tensors (name, role,
-  // bytes) and ops (name, phase, module, tensors read and written).
+  // bytes) and ops (name, phase, module, tensors read and written, the step of a text generation if it is not 0).
   void write_description() {
     output_.event("M", id_, 0).raw(",\"name\":\"tencache\",\"args\":{\"machine\":").string(machine_.name);
     output_.raw(",\"tiers\":[");
@@ -200,6 +200,7 @@ class ProcessWriter {
         for (std::size_t i = 0; i < tensors.size(); ++i) output_.raw(i == 0 ? "" : ",").number(tensors[i]);
         output_.raw("]");
       }
+      if (const std::uint32_t step = trace_.detail(op).step; step != 0) output_.raw(",").number(step);
       output_.raw("]");
     }
     output_.raw("]}").close();

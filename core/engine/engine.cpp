@@ -550,11 +550,18 @@ void Engine::throw_out_of_memory() {
   const Bytes free = memory_.free(tier);
   const Bytes missing = op.demand.room_needed > free ? op.demand.room_needed - free : op.demand.room_needed;
   const OpIndex index = op.times.op;
-  const std::string name = program_->op(index) == nullptr ? "unscheduled op" : program_->name_of(index);
-  std::string message = "out of memory: op '" + name + "'" +
-                        (index != none ? " (op " + std::to_string(index) + ")" : std::string()) + " needs " +
-                        format_bytes(needs) + " in tier '" + spec_.tiers[tier].name + "' of " +
-                        format_bytes(memory_.capacity(tier)) + "; " + format_bytes(missing) + " are missing";
+  const Op* const known = program_->op(index);
+  const std::string name = known == nullptr ? "unscheduled op" : program_->name_of(index);
+  std::string place = index == none ? "" : " (op " + std::to_string(index);
+  if (known != nullptr && (known->phase == Phase::prefill || known->phase == Phase::decode)) {
+    place += ", " + std::string(to_string(known->phase));
+    if (known->phase == Phase::decode)
+      place += " step " + std::to_string(program_->program()->trace.detail(*known).step);
+  }
+  if (!place.empty()) place += ")";
+  std::string message = "out of memory: op '" + name + "'" + place + " needs " + format_bytes(needs) + " in tier '" +
+                        spec_.tiers[tier].name + "' of " + format_bytes(memory_.capacity(tier)) + "; " +
+                        format_bytes(missing) + " are missing";
   if (needs <= memory_.capacity(tier)) {
     message += " because nothing else can leave:";
     for (TierId other = 0; other < memory_.tier_count(); ++other) {

@@ -362,9 +362,10 @@ void OpRunner::abandon(std::uint8_t index) {
 // ---- Hits -----------------------------------------------------------------------------------------------------------
 
 void OpRunner::count_hits(const ActiveOp& op) {
-  Counters& counters = parts_.ledger.counters();
   for (const Use& use : op.uses) {
-    if (!use.read || !governed_[static_cast<std::size_t>(parts_.memory.role(use.tensor))]) continue;
+    const auto role = static_cast<std::size_t>(parts_.memory.role(use.tensor));
+    if (!use.read || !governed_[role]) continue;
+    AccessCounters& counters = parts_.ledger.counters().accesses_by_role[role];
     ++counters.accesses;
     counters.access_bytes += parts_.memory.bytes(use.tensor);
     if (!parts_.memory.resident(use.tensor, 0)) continue;

@@ -60,6 +60,7 @@ ComparisonRow row_of(const Json& result, const std::string& file) {
 }
 
 double key(const ComparisonRow& row, ComparisonColumn column) {
+  constexpr double unknown = 1e300;  // last
   switch (column) {
     case ComparisonColumn::slowdown:
       return row.slowdown();
@@ -69,8 +70,14 @@ double key(const ComparisonRow& row, ComparisonColumn column) {
       return row.hits.bytes.value_or(2);
     case ComparisonColumn::moved:
       return row.moved_bytes();
+    case ComparisonColumn::tokens:
+      return row.tokens_per_second ? 1 / *row.tokens_per_second : unknown;
+    case ComparisonColumn::first_token:
+      return row.generation ? row.generation->time_to_first_token_seconds.value_or(unknown) : unknown;
+    case ComparisonColumn::next_token:
+      return row.generation ? row.generation->time_per_output_token_seconds.value_or(unknown) : unknown;
     case ComparisonColumn::price:
-      return row.usd_per_million_tokens.value_or(1e300);
+      return row.usd_per_million_tokens.value_or(unknown);
     default:
       return row.seconds;
   }
@@ -231,7 +238,9 @@ std::string comparison_csv(const std::vector<ComparisonRow>& rows) {
   }
   const std::vector<std::string> resources = resources_of(rows);
   for (const std::string& name : resources) csv += fmt::format(",utilization_{}", csv_field(name));
-  csv += ",moved_bytes,hit_share_of_bytes,low_seconds,high_seconds,ties_with_best,prediction_error,validity,reason\n";
+  csv +=
+      ",moved_bytes,hit_share_of_bytes,tokens_per_second,time_to_first_token_seconds,time_per_output_token_seconds,low_"
+      "seconds,high_seconds,ties_with_best,prediction_error,validity,reason\n";
   // What is not known, or does not fit, has no figure: 0 would be the fastest.
   const auto add = [&csv](bool known, double value) { csv += known ? fmt::format(",{}", value) : std::string(","); };
   for (const ComparisonRow& row : rows) {
@@ -248,6 +257,11 @@ std::string comparison_csv(const std::vector<ComparisonRow>& rows) {
     }
     add(row.fits, row.moved_bytes());
     add(row.hits.bytes.has_value(), row.hits.bytes.value_or(0));
+    const GenerationAnswer generation = row.generation.value_or(GenerationAnswer());
+    for (const std::optional<double>& figure :
+         {row.tokens_per_second, generation.time_to_first_token_seconds, generation.time_per_output_token_seconds}) {
+      add(figure.has_value(), figure.value_or(0));
+    }
     const auto [low, high] = row.interval.value_or(std::pair(0.0, 0.0));
     add(row.interval.has_value(), low);
     add(row.interval.has_value(), high);

@@ -43,7 +43,19 @@ const ComparisonRow* best_of(const std::vector<ComparisonRow>& rows);
 // has it; and ends of intervals, as far as they would not either.
 double longest_bar_seconds(const std::vector<ComparisonRow>& rows);
 
-enum class ComparisonColumn { policy, machine, seconds, slowdown, stalls, hits, moved, price };
+enum class ComparisonColumn {
+  policy,
+  machine,
+  seconds,
+  slowdown,
+  stalls,
+  hits,
+  moved,
+  price,
+  tokens,       // a second; the most first
+  first_token,  // of text generations: time to it
+  next_token    // time per token after it
+};
 
 // How far simulations of a policy on this machine and kind of trace may be believed: "validated within 43.7 % (…)"
 // where a measurement among the open results (with the same changes) or published experiments (configs/validated.h) say

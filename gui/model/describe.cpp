@@ -245,6 +245,10 @@ Facts describe_moved(const Measurement& measurement) {
   return facts;
 }
 
+std::string step_name(const StepBegin& step) {
+  return step.phase == Phase::prefill ? "prefill" : fmt::format("decode {}", step.step);
+}
+
 std::string headline(const Session& session, std::size_t run) {
   const auto length = static_cast<double>(session.shown().aligned_length_ns(run));
   const Measurement whole = session.shown().measure(run, 0, length);

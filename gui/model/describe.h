@@ -22,6 +22,9 @@ Facts describe_measurement(const Session& session, std::size_t run, const Measur
 // By link, with the mean bandwidth.
 Facts describe_moved(const Measurement& measurement);
 
+// "prefill", "decode 12".
+std::string step_name(const StepBegin& step);
+
 // "132.0 ms an iteration, 31 % of it stalls" of the aligned iteration.
 std::string headline(const Session& session, std::size_t run);
 // "131 ms to 140 ms within the machine's uncertainty; ", empty where no interval is known.

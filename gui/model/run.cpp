@@ -34,6 +34,7 @@ Run::Run(Recording recording)
     : recording_(std::move(recording)), occupancy_(recording_.timeline, recording_.machine.tiers.size()) {
   make_tracks();
   find_iterations();
+  find_steps();
   index_spans();
   match_uses();
   add_up_traffic();
@@ -118,6 +119,25 @@ void Run::find_iterations() {
   boundaries_.push_back(std::max(end, boundaries_.back()));
 }
 
+void Run::find_steps() {
+  std::vector<const Span*> ops;
+  for (const Span& span : spans()) {
+    if (span.kind != SpanKind::op || span.op >= trace().ops.size()) continue;
+    const Phase phase = trace().ops[span.op].phase;
+    if (phase == Phase::prefill || phase == Phase::decode) ops.push_back(&span);
+  }
+  std::ranges::stable_sort(ops, {}, &Span::start_ns);
+  const Span* last = nullptr;
+  for (const Span* span : ops) {
+    const Op& op = trace().ops[span->op];
+    const std::uint32_t step = trace().detail(op).step;
+    const bool same = last != nullptr && span->iteration == last->iteration && op.phase == steps_.back().phase &&
+                      step == steps_.back().step;
+    if (!same) steps_.push_back({span->start_ns, op.phase, step});
+    last = span;
+  }
+}
+
 void Run::index_spans() {
   const std::vector<Span>& all = spans();
   std::vector<std::uint32_t> order(all.size());
@@ -172,9 +192,9 @@ std::string_view Run::tier_name(TierId tier) const {
 
 std::size_t Run::memory_bytes() const {
   const auto of = [](const auto& list) { return list.capacity() * sizeof(list[0]); };
-  std::size_t bytes = of(recording_.timeline.spans) + of(recording_.timeline.occupancy) + of(spans_of_op_) +
-                      of(first_of_op_) + of(transfers_) + of(first_of_tensor_) + of(used_by_) + of(trace().ops) +
-                      of(trace().tensors) + of(trace().accesses);
+  std::size_t bytes = of(steps_) + of(recording_.timeline.spans) + of(recording_.timeline.occupancy) +
+                      of(spans_of_op_) + of(first_of_op_) + of(transfers_) + of(first_of_tensor_) + of(used_by_) +
+                      of(trace().ops) + of(trace().tensors) + of(trace().accesses);
   for (const Track& track : tracks_) bytes += track.memory_bytes();
   for (const std::vector<Arrival>& arrivals : arrivals_) bytes += of(arrivals);
   return bytes;

@@ -27,6 +27,13 @@ struct Recording {
   Timeline timeline;
 };
 
+// Where a step of a text generation begins: with the first of its ops.
+struct StepBegin {
+  Nanoseconds time_ns = 0;
+  Phase phase = Phase::prefill;
+  std::uint32_t step = 0;  // of decode
+};
+
 class Run {
  public:
   explicit Run(Recording recording);
@@ -52,6 +59,9 @@ class Run {
   std::uint64_t iteration_id(std::size_t iteration) const { return iteration_ids_[iteration]; }
   Nanoseconds iteration_begin_ns(std::size_t iteration) const { return boundaries_[iteration]; }
   Nanoseconds iteration_ns(std::size_t iteration) const { return boundaries_[iteration + 1] - boundaries_[iteration]; }
+
+  // Of a text generation, in order of time; of others none.
+  const std::vector<StepBegin>& steps() const { return steps_; }
 
   // Spans by what they are of, in order of time.
   std::span<const std::uint32_t> spans_of_op(OpIndex op) const { return of(spans_of_op_, first_of_op_, op); }
@@ -82,6 +92,7 @@ class Run {
   void make_tracks();
   void find_iterations();
   void index_spans();
+  void find_steps();
   void match_uses();
   void add_up_traffic();
 
@@ -90,6 +101,7 @@ class Run {
   Occupancy occupancy_;
   std::vector<Nanoseconds> boundaries_;
   std::vector<std::uint64_t> iteration_ids_;
+  std::vector<StepBegin> steps_;
   std::vector<std::uint32_t> spans_of_op_, first_of_op_, transfers_, first_of_tensor_;
   std::vector<std::uint32_t> used_by_;
   struct Arrival {

@@ -223,6 +223,10 @@ class TimelineParser::Reader {
       added.module = trace.names.intern(op.at(2).get_string().value());
       read_ids(op.at(3), trace.tensors.size(), reads);
       read_ids(op.at(4), trace.tensors.size(), writes);
+      if (std::uint64_t step = 0; op.at(5).get(step) == simdjson::SUCCESS) {
+        require(step < none);
+        added.detail = trace.add_detail({.step = static_cast<std::uint32_t>(step)});
+      }
       trace.add_op(added, reads, writes);
     }
     process.described = true;

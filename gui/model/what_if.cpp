@@ -52,6 +52,9 @@ void add_batch(std::vector<Knob>& knobs, const TraceHeader& header) {
   double step = 1;
   for (const auto& [name, value] : *settings) {
     if (name == "micro-batches" || name == "data-parallel") step *= parse_number(value).value_or(1);
+    if (name == "block" && value.find('x') != value.npos) {
+      step *= parse_number(value.substr(value.find('x') + 1)).value_or(1);
+    }
   }
   const auto batch = static_cast<double>(header.batch);
   add(knobs, Kind::batch, "batch", "Batch", batch, 8);

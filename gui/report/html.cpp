@@ -82,6 +82,7 @@ figure svg text.title{font-weight:600}
 .grid{stroke:var(--grid);stroke-width:1;fill:none}
 .axis{stroke:var(--border);stroke-width:1;fill:none}
 .mark{stroke:var(--text);stroke-width:1.5;fill:none}
+.step{stroke:var(--faint);stroke-width:1;stroke-dasharray:2 3;fill:none}
 .limit{stroke:var(--error);stroke-width:1.5;stroke-dasharray:6 3;fill:none}
 .front{stroke:var(--accent);stroke-width:1.5;fill:none}
 .bound{stroke:var(--text);stroke-width:1.2;stroke-dasharray:2 3;fill:none}

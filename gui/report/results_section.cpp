@@ -108,8 +108,10 @@ std::string how_sure(const ComparisonRow& row) {
   return row.validity.substr(0, row.validity.find(" ("));
 }
 
-std::string table_row(const ComparisonRow& row, bool best, bool intervals) {
-  const std::size_t columns = intervals ? 8 : 7;
+bool is_generation(const ComparisonRow& row) { return row.generation.has_value(); }
+
+std::string table_row(const ComparisonRow& row, bool best, bool intervals, bool generations) {
+  const std::size_t columns = 7 + (intervals ? 1 : 0) + (generations ? 3 : 0);
   std::string html = fmt::format("<tr{} data-policy=\"{}\"",
                                  best                ? " class=\"best\""
                                  : is_reference(row) ? " class=\"reference\""
@@ -131,6 +133,14 @@ std::string table_row(const ComparisonRow& row, bool best, bool intervals) {
     }
     html += "</td>";
   }
+  if (generations) {
+    const GenerationAnswer generation = row.generation.value_or(GenerationAnswer());
+    const auto seconds = [](const std::optional<double>& value) { return value ? format_seconds(*value) : ""; };
+    html +=
+        fmt::format("<td>{}</td><td>{}</td><td>{}</td>",
+                    is_generation(row) && row.tokens_per_second ? fmt::format("{:.4g}", *row.tokens_per_second) : "",
+                    seconds(generation.time_to_first_token_seconds), seconds(generation.time_per_output_token_seconds));
+  }
   html += "<td>" + (row.ideal_seconds > 0 ? fmt::format("{:.3f}", row.slowdown()) : std::string()) + "</td><td>" +
           (row.hits.accesses && !row.bound ? fmt::format("{:.1f} %", 100 * *row.hits.accesses) : std::string()) +
           "</td><td>" + (row.bound ? std::string() : moved_text(row.moved_bytes())) + "</td>";
@@ -141,17 +151,20 @@ std::string table_row(const ComparisonRow& row, bool best, bool intervals) {
 std::string table(const ResultGroup& group) {
   const bool intervals =
       std::ranges::any_of(group.rows, [](const ComparisonRow& row) { return row.interval.has_value(); });
+  const bool generations = std::ranges::any_of(group.rows, is_generation);
   const ComparisonRow* best = best_of(group.rows);
   std::string html = fmt::format(
-      "<div class=\"scroll\"><table>\n<thead><tr><th>policy</th><th>iteration</th>{}<th>× ideal</th><th>hits</th>"
+      "<div class=\"scroll\"><table>\n<thead><tr><th>policy</th><th>iteration</th>{}{}<th>× ideal</th><th>hits</th>"
       "<th>moved</th><th class=\"left\">waits most for</th><th class=\"left\">to be "
       "believed</th></tr></thead>\n<tbody>\n",
-      intervals ? "<th>interval</th>" : "");
-  for (const ComparisonRow& row : group.rows) html += table_row(row, best == &row, intervals);
+      intervals ? "<th>interval</th>" : "",
+      generations ? "<th>tokens/s</th><th>first token</th><th>per token</th>" : "");
+  for (const ComparisonRow& row : group.rows) html += table_row(row, best == &row, intervals, generations);
   html += "</tbody></table></div>\n";
   html +=
       "<p class=\"faint\">Of one steady iteration. × ideal: against unlimited GPU memory. Hits: accesses that found "
       "their tensor in GPU memory. Moved: over all links.";
+  if (generations) html += " First token: time to it, mean over passes; per token: time for each one after it.";
   if (intervals) {
     html +=
         " Interval: 90 % of samples of the machine's figures within what their sources allow; = ties with the best.";

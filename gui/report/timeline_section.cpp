@@ -19,6 +19,7 @@ constexpr std::size_t pixels = 900, most_runs = 6;
 constexpr double name_width = 130, right_margin = 20;
 constexpr double lane_height = 24, row_height = 12, lane_gap = 5, title_height = 24, axis_height = 22;
 constexpr double occupancy_height = 110, plot_gap = 34;
+constexpr double step_names_height = 14;
 constexpr double least_titled_pixels = 4;  // a span that is wider can be pointed at
 constexpr std::size_t longest_name = 120;
 
@@ -138,6 +139,30 @@ std::string lane(const Run& run, const Track& track, const Scale& scale, double 
   return svg + titled;
 }
 
+// The beginnings of a text generation's steps in the iteration shown, with their names where there is room.
+std::string step_lines(const Run& run, const Scale& scale, double top, double bottom, bool named) {
+  constexpr double least_distance = 4, character_width = 6.5;
+  const Nanoseconds origin = origin_of(run), end = origin + length_of(run);
+  const std::vector<StepBegin>& steps = run.steps();
+  std::string svg;
+  double last = -least_distance;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].time_ns < origin || steps[i].time_ns >= end) continue;
+    const double x = scale.x(static_cast<double>(steps[i].time_ns - origin));
+    if (x - last < least_distance) continue;
+    last = x;
+    const std::string name = step_name(steps[i]);
+    svg += fmt::format("<path class=\"step\" data-step=\"{}\" d=\"M{} {}V{}\"/>\n", html_text(name), coordinate(x),
+                       coordinate(top), coordinate(bottom));
+    const Nanoseconds next = i + 1 < steps.size() ? std::min(steps[i + 1].time_ns, end) : end;
+    const double room = scale.x(static_cast<double>(next - origin)) - x;
+    if (!named || room < character_width * static_cast<double>(name.size()) + 6) continue;
+    svg += fmt::format("<text class=\"faint\" x=\"{}\" y=\"{}\">{}</text>\n", coordinate(x + 3), coordinate(top - 3),
+                       html_text(name));
+  }
+  return svg;
+}
+
 double lane_height_of(const Track& track) {
   return track.is_link() && track.row_count() > 1 ? track.row_count() * row_height : lane_height;
 }
@@ -152,13 +177,14 @@ std::string lanes_figure(const std::vector<RunPointer>& runs, const Scale& scale
         "of {}</text>\n",
         coordinate(name_width), coordinate(y + 16), run->spans().size(), length_of(*run), html_text(run->title(), 80),
         duration_text(length_of(*run)));
-    y += title_height;
+    y += title_height + (run->steps().empty() ? 0 : step_names_height);
     const double end = scale.x(static_cast<double>(length_of(*run)));
     const double first = y;
     for (const Track& track : run->tracks()) {
       body += lane(*run, track, scale, y, used);
       y += lane_height_of(track) + lane_gap;
     }
+    body += step_lines(*run, scale, first, y - lane_gap, true);
     body += fmt::format("<path class=\"mark\" d=\"M{} {}V{}\"/>\n", coordinate(end), coordinate(first),
                         coordinate(y - lane_gap));
     y += 6;
@@ -175,10 +201,13 @@ std::string lanes_figure(const std::vector<RunPointer>& runs, const Scale& scale
   return fmt::format(
       "<figure>\n{}<svg viewBox=\"0 0 {} {}\" width=\"{}\" role=\"img\" aria-label=\"Timeline\">\n{}{}</svg>\n"
       "<figcaption>The last recorded iteration, all runs on one scale; the upright line is its end. What is "
-      "narrower than a pixel is drawn as its share of the pixel. Point at a wide span for its name.</figcaption>\n"
+      "narrower than a pixel is drawn as its share of the pixel. Point at a wide span for its name.{}</figcaption>\n"
       "</figure>\n",
       legend(entries), coordinate(name_width + pixels + right_margin), coordinate(y + axis_height),
-      coordinate(name_width + pixels + right_margin), time_axis(scale, 0, y), body);
+      coordinate(name_width + pixels + right_margin), time_axis(scale, 0, y), body,
+      std::ranges::any_of(runs, [](const RunPointer& run) { return !run->steps().empty(); })
+          ? " Thin lines: where a step of the generation begins, as far as they have room."
+          : "");
 }
 
 // ---- Occupancy ------------------------------------------------------------------------------------------------------
@@ -271,6 +300,7 @@ std::string occupancy_figure(const std::vector<RunPointer>& runs, const Scale& s
             fmt::format("<path class=\"limit\" d=\"M{} {}h{}\"/>\n", coordinate(name_width),
                         coordinate(top + occupancy_height * (1 - static_cast<double>(capacity) / most_bytes)), pixels);
       }
+      body += step_lines(*run, scale, top, top + occupancy_height, false);
       body += fmt::format("<path class=\"axis\" d=\"M{} {}h{}\"/>\n", coordinate(name_width),
                           coordinate(top + occupancy_height), pixels);
       y += occupancy_height + plot_gap;

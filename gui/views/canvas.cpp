@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "gui/model/describe.h"
 #include "gui/views/keys.h"
@@ -47,6 +48,32 @@ void draw_ruler(ImDrawList& list, const Theme& theme, const TimeAxis& axis, floa
     if (x + theme.px(3) + width < axis.left + axis.width) {
       list.AddText({x + theme.px(3), top + (height - font) / 2 - theme.px(1)}, theme.faint_text, text.c_str());
     }
+  }
+}
+
+void draw_steps(ImDrawList& list, const Theme& theme, const TimeAxis& axis, const Run& run, Nanoseconds origin_ns,
+                float top, float bottom) {
+  const std::vector<StepBegin>& steps = run.steps();
+  const auto x_of = [&](std::size_t i) {
+    return i == steps.size() ? axis.left + axis.width
+                             : axis.clamped_x(static_cast<double>(steps[i].time_ns - origin_ns));
+  };
+  const auto begin_ns = static_cast<Nanoseconds>(axis.begin_ns) + origin_ns;
+  const auto first = std::ranges::lower_bound(steps, begin_ns, {}, &StepBegin::time_ns);
+  float last = -std::numeric_limits<float>::infinity();
+  for (auto i = static_cast<std::size_t>(first - steps.begin()); i < steps.size(); ++i) {
+    const float x = std::floor(x_of(i)) + 0.5f;
+    if (x > axis.left + axis.width) break;
+    const bool prefill = steps[i].phase == Phase::prefill;
+    if (x - last < theme.px(prefill ? 2 : 8)) continue;
+    last = x;
+    list.AddLine({x, top}, {x, bottom}, prefill ? theme.text : theme.faint_text);
+    const std::string name = step_name(steps[i]);
+    if (ImGui::CalcTextSize(name.c_str()).x + theme.px(6) > x_of(i + 1) - x) continue;
+    const ImVec2 at{x + theme.px(3), top + theme.px(1)};
+    const ImVec2 size = ImGui::CalcTextSize(name.c_str());
+    list.AddRectFilled({at.x - 1, at.y}, {at.x + size.x + 1, at.y + size.y}, theme.background);
+    list.AddText(at, theme.text, name.c_str());
   }
 }
 

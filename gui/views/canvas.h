@@ -34,6 +34,11 @@ double round_from(double at_least);
 void draw_ruler(ImDrawList& list, const Theme& theme, const TimeAxis& axis, float top, float bottom);
 float ruler_height(const Theme& theme);
 
+// The beginnings of a text generation's steps, as lines over lanes from `top` to `bottom`, with their names where there is
+// room for these; times count from `origin_ns`. Lines that would stand too close are left out.
+void draw_steps(ImDrawList& list, const Theme& theme, const TimeAxis& axis, const Run& run, Nanoseconds origin_ns,
+                float top, float bottom);
+
 // The cause whose colour a link's copies have.
 StallCause cause_of_track(const Run& run, const Track& track);
 // A part of each pixel's column, such as one colour of a stack; equal neighbours are one rectangle. `part_of(pixel)`

@@ -38,6 +38,20 @@ constexpr TextColumn price_column = {
     "$/M tokens", ComparisonColumn::price, [](const ComparisonRow& row) {
       return row.usd_per_million_tokens ? fmt::format("{:.4g}", *row.usd_per_million_tokens) : std::string("–");
     }};
+std::string seconds_or_dash(const std::optional<double>& seconds) { return seconds ? seconds_text(*seconds) : "–"; }
+// Of text generations.
+constexpr TextColumn generation_columns[] = {
+    {"tokens/s", ComparisonColumn::tokens,
+     [](const ComparisonRow& row) {
+       return row.tokens_per_second ? fmt::format("{:.4g}", *row.tokens_per_second) : std::string("–");
+     }},
+    {"first token", ComparisonColumn::first_token,
+     [](const ComparisonRow& row) {
+       return seconds_or_dash(row.generation ? row.generation->time_to_first_token_seconds : std::nullopt);
+     }},
+    {"per token", ComparisonColumn::next_token, [](const ComparisonRow& row) {
+       return seconds_or_dash(row.generation ? row.generation->time_per_output_token_seconds : std::nullopt);
+     }}};
 constexpr TextColumn columns_after[] = {
     {"hits (bytes)", ComparisonColumn::hits,
      [](const ComparisonRow& row) { return row.hits.bytes ? percent(*row.hits.bytes) : std::string(); }},
@@ -45,8 +59,9 @@ constexpr TextColumn columns_after[] = {
      [](const ComparisonRow& row) { return row.bound ? std::string() : moved_text(row.moved_bytes()); }},
     {"may be believed", ComparisonColumn::seconds, [](const ComparisonRow& row) { return row.belief(); }}};
 
-std::vector<TextColumn> text_columns(bool priced) {
+std::vector<TextColumn> text_columns(bool priced, bool generations) {
   std::vector<TextColumn> columns(std::begin(columns_before), std::end(columns_before));
+  if (generations) columns.insert(columns.end(), std::begin(generation_columns), std::end(generation_columns));
   columns.insert(columns.end(), std::begin(columns_after), std::end(columns_after));
   if (priced) columns.insert(columns.end() - 1, price_column);
   return columns;
@@ -141,6 +156,13 @@ Facts facts_of(const ComparisonRow& row) {
     facts.emplace_back(name, text);
   }
   if (row.tokens_per_second) facts.emplace_back("tokens a second", fmt::format("{:.1f}", *row.tokens_per_second));
+  if (row.generation) {
+    facts.emplace_back("first token", seconds_or_dash(row.generation->time_to_first_token_seconds));
+    facts.emplace_back("per token after it", seconds_or_dash(row.generation->time_per_output_token_seconds));
+    if (const auto& share = row.generation->kv_cache_hit_rate.bytes) {
+      facts.emplace_back("KV cache", percent(*share) + " of bytes read are in GPU memory");
+    }
+  }
   return facts;
 }
 
@@ -301,7 +323,8 @@ void ComparisonView::draw(Session& session, const Theme& theme) {
     resources_ = resources_of(rows_);
     if (resources_.size() > most_resources) resources_.resize(most_resources);
     columns_ = text_columns(
-        std::ranges::any_of(rows_, [](const ComparisonRow& row) { return row.usd_per_million_tokens.has_value(); }));
+        std::ranges::any_of(rows_, [](const ComparisonRow& row) { return row.usd_per_million_tokens.has_value(); }),
+        std::ranges::any_of(rows_, [](const ComparisonRow& row) { return row.generation.has_value(); }));
     widths_font_ = 0;
     sort_rows(rows_, column_, ascending_);
   }

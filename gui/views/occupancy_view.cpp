@@ -127,6 +127,7 @@ void OccupancyView::draw_plots(Session& session, const Theme& theme, float width
     const Run& run = *session.runs()[plot.run];
     list.PushClipRect({axis.left, plot.top}, {axis.left + axis.width, plot.top + plot.height}, true);
     draw_plot(session, theme, list, axis, plot);
+    draw_steps(list, theme, axis, run, session.shown().origin_ns(plot.run), plot.top, plot.top + plot.height);
     list.PopClipRect();
     if (i == listed_) {
       list.AddRectFilled({corner.x, plot.top}, {corner.x + theme.px(3), plot.top + plot.height}, theme.accent);

@@ -208,6 +208,14 @@ void TimelineView::draw_canvas(Session& session, const Theme& theme, float heigh
   list.PushClipRect({axis.left, corner.y}, {axis.left + axis.width, corner.y + std::max(height, ruler + content)},
                     true);
   for (const Lane& lane : lanes_) draw_lane(session, theme, list, axis, lane, visible_);
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {  // from the first lane of a run to its last
+    const std::size_t run = lanes_[i].run;
+    if (i > 0 && lanes_[i - 1].run == run) continue;
+    std::size_t last = i;
+    while (last + 1 < lanes_.size() && lanes_[last + 1].run == run) ++last;
+    draw_steps(list, theme, axis, *session.runs()[run], session.shown().origin_ns(run), lanes_[i].top,
+               lanes_[last].top + lanes_[last].height);
+  }
   if (errors_height_ > 0) draw_errors(session, theme, list, axis, errors_top_, errors_height_);
   draw_arrows(session, theme, list, axis, lanes_);
   draw_cursor_and_range(list, theme, session, axis, corner.y, bottom);

@@ -102,8 +102,9 @@ RunFigures figures_of(const Outcome& outcome, const MachineSpec& machine, std::u
   figures.prefill_seconds = phase(Phase::prefill);
   figures.decode_seconds = phase(Phase::decode);
   figures.hit_rate_tensors = share(result.window.tensors_held, result.window.tensors);
-  figures.hit_rate_accesses = share(result.window.hits, result.window.accesses);
-  figures.hit_rate_bytes = share(result.window.hit_bytes, result.window.access_bytes);
+  const AccessCounters accesses = result.window.all_accesses();
+  figures.hit_rate_accesses = share(accesses.hits, accesses.accesses);
+  figures.hit_rate_bytes = share(accesses.hit_bytes, accesses.access_bytes);
   const Trace& trace = outcome.program.trace;
   const auto peak_less = [peak = result.peak_bytes[0]](Bytes bytes) {
     return static_cast<double>(peak - std::min(peak, bytes));

@@ -226,10 +226,15 @@ TEST(ClosedFormTest, HitRates) {
   add_op(trace, 10, {x}, {y});
   add_op(trace, 10, {x, y}, {});
   const Counters window = run_small(small_machine(1000), trace).result.window;
-  EXPECT_EQ(window.accesses, 3U);
-  EXPECT_EQ(window.hits, 2U);
-  EXPECT_EQ(window.access_bytes, 230U);
-  EXPECT_EQ(window.hit_bytes, 130U);
+  const AccessCounters all = window.all_accesses(), of_parameters = window.accesses_of(Role::parameter);
+  EXPECT_EQ(all.accesses, 3U);
+  EXPECT_EQ(all.hits, 2U);
+  EXPECT_EQ(all.access_bytes, 230U);
+  EXPECT_EQ(all.hit_bytes, 130U);
+  EXPECT_EQ(of_parameters.accesses, 2U);
+  EXPECT_EQ(of_parameters.hits, 1U);
+  EXPECT_EQ(of_parameters.access_bytes, 200U);
+  EXPECT_EQ(of_parameters.hit_bytes, 100U);
 }
 
 // 60 + 70 bytes on a GPU of 100.
@@ -306,9 +311,12 @@ TEST(ClosedFormTest, AnIterationIsTheDifferenceOfItsBoundaries) {
          {&c.time_ns, &c.compute_ns, &c.gap_ns, &c.cpu_compute_ns, &c.communication_ns, &c.cpu_wait_compute_ns}) {
       visit(*value);
     }
-    for (auto* value : {&c.accesses, &c.hits, &c.tensors, &c.tensors_held, &c.completions, &c.refusals,
-                        &c.fallback_evictions, &c.evictions, &c.access_bytes, &c.hit_bytes}) {
+    for (auto* value :
+         {&c.tensors, &c.tensors_held, &c.completions, &c.refusals, &c.fallback_evictions, &c.evictions}) {
       visit(*value);
+    }
+    for (auto& role : c.accesses_by_role) {
+      for (auto* value : {&role.accesses, &role.hits, &role.access_bytes, &role.hit_bytes}) visit(*value);
     }
     for (auto& value : c.stall_ns) visit(value);
     for (auto& value : c.phase_ns) visit(value);

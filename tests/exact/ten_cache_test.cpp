@@ -155,8 +155,8 @@ TEST(TenCacheTest, ActiveTensorWindow) {
   EXPECT_EQ(run.stall(StallCause::cpu_optimizer), step_ns);
   EXPECT_EQ(run.transfers(1, h2d), 6U);  // p2 p3, p1 p0, and p0 p1 after their updates
   EXPECT_EQ(run.transfers(1, d2h), 4U);  // the gradients: a clean parameter is dropped
-  EXPECT_EQ(run.result.window.accesses, 8 * run.result.period);
-  EXPECT_EQ(run.result.window.hits, 6 * run.result.period);
+  EXPECT_EQ(run.result.window.all_accesses().accesses, 8 * run.result.period);
+  EXPECT_EQ(run.result.window.all_accesses().hits, 6 * run.result.period);
   EXPECT_EQ(run.result.window.tensors_held, 2 * run.result.period);
   EXPECT_EQ(run.result.window.tensors, 4 * run.result.period);
   EXPECT_TRUE(run.result.steady);
@@ -194,7 +194,7 @@ TEST(TenCacheTest, ReserveIsFreeUntilTheEndOfAPass) {
 TEST(TenCacheTest, NothingIsReleasedWhenAllFit) {
   const GoldenRun run = run_golden("10cache", {{"free_gpu", "2000"}}, layers(4), machine_of(100'000, false));
   EXPECT_EQ(run.transfers(1, h2d), 4U);
-  EXPECT_EQ(run.result.window.hits, run.result.window.accesses);
+  EXPECT_EQ(run.result.window.all_accesses().hits, run.result.window.all_accesses().accesses);
 }
 
 // Two buffers on the GPU and two in CPU memory for eight layers. When an iteration begins the GPU holds p0 and p1, CPU
@@ -244,7 +244,7 @@ TEST(TenCacheTest, AblationSwitches) {
                       machine_of(100'000, false));
   };
   const GoldenRun sc = run("false", "allocate"), sc_p = run("true", "allocate"), sc_p_m = run("true", "reuse");
-  EXPECT_EQ(sc.result.window.hits, 0U);
+  EXPECT_EQ(sc.result.window.all_accesses().hits, 0U);
   EXPECT_EQ(sc.transfers(1, h2d), 8U);
   EXPECT_EQ(sc.transfers(1, d2h), 4U);
   EXPECT_EQ(sc_p.transfers(1, d2h), 2U + 2U + 4U);

@@ -112,6 +112,29 @@ TEST_F(Files, TimelinesReadAsTheyWereWritten) {
   expect_same(read_timeline(path("t.json.zst")).at(0), read[0]);
 }
 
+// Of a text generation, a step begins with the first of its ops, in each iteration.
+TEST_F(Files, TimelinesKeepSteps) {
+  Recording recording = simulate_recording("predicted: on-demand");
+  EXPECT_TRUE(Run(recording).steps().empty());
+  Trace& trace = recording.trace;
+  ASSERT_GT(trace.ops.size(), 3u);
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    trace.ops[op].phase = op < 2 ? Phase::prefill : Phase::decode;
+    trace.ops[op].detail = trace.add_detail({.step = op < 2 ? 0 : 1 + (op - 2) / 2});
+    trace.ops[op].device = Device::gpu;
+  }
+  write_chrome_trace(path("t.json"), {{recording.title, &recording.timeline, &recording.machine, &recording.trace}});
+  const Run run(std::move(read_timeline(path("t.json")).at(0)));
+  const std::size_t in_iteration = 1 + (trace.ops.size() - 1) / 2;
+  ASSERT_EQ(run.steps().size(), run.iteration_count() * in_iteration);
+  for (std::size_t i = 0; i < run.steps().size(); ++i) {
+    const StepBegin& step = run.steps()[i];
+    EXPECT_EQ(step_name(step), i % in_iteration == 0 ? "prefill" : "decode " + std::to_string(i % in_iteration));
+    const OpIndex first = i % in_iteration == 0 ? 0 : static_cast<OpIndex>(2 * (i % in_iteration));
+    EXPECT_EQ(step.time_ns, run.spans()[run.spans_of_op(first)[i / in_iteration]].start_ns);
+  }
+}
+
 // What was added to a file since the last call.
 class Additions {
  public:

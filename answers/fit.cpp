@@ -429,6 +429,17 @@ DocumentTable allocators_table(const std::vector<FitAllocatorAnswer>& answers) {
   return table;
 }
 
+DocumentTable largest_table(const std::vector<LargestGeneration>& list) {
+  DocumentTable table{
+      "largest", "The most that fits, all else as asked", {"policy", "of", "asked", "most", "the next one does not"}};
+  for (const LargestGeneration& of : list) {
+    const std::string why = of.overflow.value_or(of.limit.value_or(""));
+    table.add({of.policy, of.axis, count_cell(of.asked),
+               of.largest ? count_cell(*of.largest) : text_cell("not even 1", ""), text_cell(why, why)});
+  }
+  return table;
+}
+
 DocumentTable training_memory_table(const std::vector<KindMemory>& kinds) {
   DocumentTable table{
       "training_memory",
@@ -467,6 +478,10 @@ Document document_of(const FitAnswer& answer) {
     if (one) document.add_text("\n");
     document.add_table(std::move(peaks));
     if (one) document.add_text(pinned_text(answer, answer.policies.front()));
+  }
+  if (answer.largest) {
+    document.add_text("\nThe most that fits, all else as asked\n\n");
+    document.add_table(largest_table(*answer.largest));
   }
   document.add_text(answer.remarks);
   for (const std::string& note : answer.notes) document.add_text(note + "\n");

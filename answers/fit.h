@@ -9,6 +9,7 @@
 #include "answers/document.h"
 #include "studies/bound.h"
 #include "studies/fit.h"
+#include "studies/largest.h"
 #include "studies/training_memory.h"
 #include "studies/workload.h"
 
@@ -62,6 +63,8 @@ TENCACHE_ANSWER(KindMemory, kind, parameters, frozen, parameter_bytes, gradient_
 TENCACHE_ANSWER(TierPeak, name, startup_peak_bytes, steady_peak_bytes, pinned_peak_bytes)
 TENCACHE_ANSWER(MinimumWithMore, tier, bytes, more_of, more_bytes)
 
+TENCACHE_ANSWER(LargestGeneration, policy, axis, asked, largest, overflow, limit)
+
 struct FitPolicyAnswer : FitVerdict {
   Json deepspeed_cpu_memory, manifest;
 };
@@ -91,6 +94,7 @@ struct FitAnswer {
   std::vector<FitPolicyAnswer> policies;
   Absent<std::vector<KindMemory>> training_memory;     // of a generated training step
   Absent<std::vector<FitAllocatorAnswer>> allocators;  // those asked for
+  Absent<std::vector<LargestGeneration>> largest;      // of a text generation, where it was searched
   Json manifest;
 
   // Known only while the command runs.
@@ -99,7 +103,7 @@ struct FitAnswer {
   std::string remarks;             // where DeepSpeed would not fit, and how fast it can be at best
 };
 TENCACHE_ANSWER(FitAnswer, trace, machine, fits, bound_seconds, bound_term, notes, gpu_time, staging, demand, policies,
-                training_memory, allocators, manifest)
+                training_memory, allocators, largest, manifest)
 
 // `bound`: none where it was not asked for, as nothing fits.
 // Of the first rank, in three iterations.

@@ -171,6 +171,10 @@ std::string row_table(const std::vector<SweepRow>& rows, const Advice& advice, c
   const bool has_spot = std::any_of(advice.fitting.begin(), advice.fitting.end(),
                                     [&](std::size_t i) { return rows[i].spot_usd_per_hour.has_value(); });
   if (has_spot) header.insert(header.begin() + 8, {"spot $/h", "spot $/1000 it."});
+  const bool generates = std::any_of(advice.fitting.begin(), advice.fitting.end(), [&](std::size_t i) {
+    return rows[i].time_to_first_token_seconds || rows[i].time_per_output_token_seconds;
+  });
+  if (generates) header.insert(header.begin() + 4, {"tokens/s", "TTFT", "TPOT"});
   // Where all rows are alike in it, a sentence says so below.
   const bool validity_varies = std::any_of(advice.fitting.begin(), advice.fitting.end(), [&](std::size_t i) {
     return validity_of(rows[i]) != validity_of(rows[advice.fitting.front()]);
@@ -199,6 +203,12 @@ std::string row_table(const std::vector<SweepRow>& rows, const Advice& advice, c
     if (has_spot) {
       cells.insert(cells.begin() + 8, {usd_text(row.spot_usd_per_hour), thousand_text(row.spot_usd_per_iteration)});
     }
+    if (generates) {
+      const auto seconds = [](const std::optional<double>& value) { return value ? format_seconds(*value) : "-"; };
+      cells.insert(cells.begin() + 4,
+                   {row.tokens_per_second ? fmt::format("{:.4g}", *row.tokens_per_second) : "-",
+                    seconds(row.time_to_first_token_seconds), seconds(row.time_per_output_token_seconds)});
+    }
     if (validity_varies) cells.push_back(validity_of(row));
     table.add(std::move(cells));
   }
@@ -207,6 +217,7 @@ std::string row_table(const std::vector<SweepRow>& rows, const Advice& advice, c
   if (!advice.front.empty()) text += "* on the front of time against cost: nothing is both faster and cheaper\n";
   if (any_ties) text += "= as good as one of them: in time and cost no further from it than the error allows to tell\n";
   if (any_below) text += "× ideal below 1: the policy runs ops elsewhere than the trace, where the ideal leaves them\n";
+  if (generates) text += "TTFT: time to first token, TPOT: time per output token after it\n";
   return text + "GPUs: used/paid for\n";
 }
 

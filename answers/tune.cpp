@@ -60,6 +60,7 @@ Json manifest_of(const Tuned& tuned) {
               {"jitter", request.jitter},
               {"copies", tuned.result.candidates.front().seconds.front().size()},
               {"tie", request.tie}};
+  if (request.most_per_token) run["max_tpot"] = to_seconds(*request.most_per_token);
   Json hash = {{"traces", std::move(hashes)}, {"machine", tuned.workloads.front().machine_sha256}};
   if (!scenario.trace.rescale.assume_gpu.empty()) run["assume_gpu"] = scenario.trace.rescale.assume_gpu;
   if (scenario.trace.rescale.no_rescale) run["no_rescale"] = true;
@@ -74,15 +75,23 @@ Json manifest_of(const Tuned& tuned) {
   return {{"version", TENCACHE_VERSION}, {"hashes", std::move(hash)}, {"run", std::move(run)}, {"seed", request.seed}};
 }
 
-CandidateAnswer candidate_answer(const Candidate& candidate) {
-  CandidateAnswer answer{.settings = {candidate.settings.begin(), candidate.settings.end()},
-                         .fits = candidate.fits,
-                         .reason = {},
-                         .capped = candidate.capped,
-                         .relative_time = candidate.score,
-                         .iteration_seconds = {},
-                         .samples = candidate.seconds,
-                         .changed = candidate.changed};
+// Of the first workload; none: it is no text generation, or the candidate does not fit.
+std::optional<TokensAnswer> tokens_of(const Tuned& tuned, const Candidate& candidate) {
+  if (!candidate.tokens || !candidate.fits || candidate.capped) return std::nullopt;
+  const auto tokens = static_cast<double>(tuned.workloads.front().trace->header.tokens_per_iteration());
+  return TokensAnswer{tokens * candidate.work / candidate.median_seconds(0),
+                      candidate.tokens->time_to_first_token_seconds, candidate.tokens->time_per_output_token_seconds};
+}
+
+CandidateAnswer candidate_answer(const Tuned& tuned, const Candidate& candidate) {
+  CandidateAnswer answer;
+  answer.settings = {candidate.settings.begin(), candidate.settings.end()};
+  answer.fits = candidate.fits;
+  answer.capped = candidate.capped;
+  answer.relative_time = candidate.score;
+  answer.samples = candidate.seconds;
+  answer.changed = candidate.changed;
+  if (const auto tokens = tokens_of(tuned, candidate)) answer.tokens.emplace(*tokens);
   if (!candidate.fits) answer.reason = candidate.misfit;
   for (std::size_t w = 0; w < candidate.seconds.size(); ++w) {
     answer.iteration_seconds.push_back(candidate.capped ? std::numeric_limits<double>::infinity()
@@ -208,6 +217,23 @@ DocumentTable times_table(const TuneAnswer& answer) {
   return table;
 }
 
+// Of a text generation: what its users see.
+DocumentTable tokens_table(const TuneAnswer& answer) {
+  DocumentTable table{"tokens", "", {"", "tokens/s", "time to first token", "time per output token"}};
+  const auto add = [&](const char* name, const CandidateAnswer& candidate) {
+    if (!candidate.tokens) return;
+    const auto seconds = [](const std::optional<double>& value) { return value ? seconds_cell(*value) : Cell("-"); };
+    table.add({name,
+               Cell(fmt::format("{:.4g}", candidate.tokens->tokens_per_second), candidate.tokens->tokens_per_second,
+                    FigureUnit::rate),
+               seconds(candidate.tokens->time_to_first_token_seconds),
+               seconds(candidate.tokens->time_per_output_token_seconds)});
+  };
+  add("best", answer.best);
+  add("defaults", answer.defaults);
+  return table;
+}
+
 // On a terminal a row a knob, on pages a row a step.
 void add_flatness(Document& document, const TuneAnswer& answer) {
   DocumentTable knobs{"flatness", "", {"knob", "best", "default", "this one alone, others as in best"}};
@@ -295,9 +321,9 @@ TuneAnswer tune_answer(const Tuned& tuned) {
                                 tuned.ideal_seconds[w], replay_command(tuned, best, w), notes_of(workload),
                                 gpu_time_json(workload), trace_title(workload)});
   }
-  answer.best = candidate_answer(best);
-  answer.defaults = candidate_answer(standard);
-  if (tuned.start_candidate) answer.start = candidate_answer(result.candidates[*tuned.start_candidate]);
+  answer.best = candidate_answer(tuned, best);
+  answer.defaults = candidate_answer(tuned, standard);
+  if (tuned.start_candidate) answer.start = candidate_answer(tuned, result.candidates[*tuned.start_candidate]);
   answer.speedup = gained ? 1 / best.score : std::numeric_limits<double>::infinity();
   answer.ties_with_defaults = gained && ties(best, standard, tuned.request.tie);
   answer.pinned_buffer_bytes = reserved.pinned_buffers;
@@ -306,7 +332,7 @@ TuneAnswer tune_answer(const Tuned& tuned) {
   }
   answer.untested = result.untested;
   answer.flatness = result.flatness;
-  for (const std::size_t index : result.ties) answer.ties.push_back(candidate_answer(result.candidates[index]));
+  for (const std::size_t index : result.ties) answer.ties.push_back(candidate_answer(tuned, result.candidates[index]));
   answer.misfits = misfits_of(result);
   answer.combinations = result.combinations;
   answer.exhaustive = result.exhaustive;
@@ -338,6 +364,10 @@ Document document_of(const TuneAnswer& answer) {
   }
   document.add_text("\n");
   document.add_table(times_table(answer));
+  if (DocumentTable tokens = tokens_table(answer); !tokens.rows.empty()) {
+    document.add_text("\n");
+    document.add_table(std::move(tokens));
+  }
   document.add_text(outcome_text(answer) + fmt::format("\nbest: {}\n", settings_text(answer.best.settings)));
   if (answer.pinned_buffer_bytes != 0) {
     document.add_text(fmt::format("CPU memory: {} for pinned buffers, {} for what stays there\n",
@@ -360,6 +390,13 @@ Document document_of(const TuneAnswer& answer) {
 DocumentTable candidates_table(const Tuned& tuned) {
   DocumentTable table{"candidates", "", {"candidate", "best", "ties", "fits", "capped", "relative_time"}};
   for (std::size_t w = 0; w < tuned.workloads.size(); ++w) table.columns.emplace_back(fmt::format("seconds_{}", w + 1));
+  const bool generation = std::ranges::any_of(tuned.result.candidates,
+                                              [](const Candidate& candidate) { return candidate.tokens.has_value(); });
+  if (generation) {
+    for (const char* name : {"tokens_per_second", "time_to_first_token_seconds", "time_per_output_token_seconds"}) {
+      table.columns.emplace_back(name);
+    }
+  }
   for (const auto& [name, value] : tuned.defaults) table.columns.emplace_back(name);
   table.columns.emplace_back("reason");
   const auto truth = [](bool is_true) -> Cell { return is_true ? "true" : "false"; };
@@ -372,6 +409,13 @@ DocumentTable candidates_table(const Tuned& tuned) {
     std::vector<Cell>& row = table.rows.back().cells;
     for (std::size_t w = 0; w < tuned.workloads.size(); ++w) {
       row.push_back(candidate.capped ? Cell("") : number(candidate.median_seconds(w)));
+    }
+    if (generation) {
+      const std::optional<TokensAnswer> tokens = tokens_of(tuned, candidate);
+      const auto seconds = [&](const std::optional<double>& value) { return value ? number(*value) : Cell(""); };
+      row.push_back(tokens ? number(tokens->tokens_per_second) : Cell(""));
+      row.push_back(tokens ? seconds(tokens->time_to_first_token_seconds) : Cell(""));
+      row.push_back(tokens ? seconds(tokens->time_per_output_token_seconds) : Cell(""));
     }
     for (const auto& [name, value] : tuned.resolved(candidate)) row.emplace_back(value);
     row.emplace_back(candidate.misfit);

@@ -24,6 +24,13 @@ struct TunedWorkloadAnswer {
 };
 TENCACHE_ANSWER(TunedWorkloadAnswer, trace, iteration_seconds, defaults_seconds, ideal_seconds, replay, notes, gpu_time)
 
+// Of a text generation.
+struct TokensAnswer {
+  double tokens_per_second = 0;
+  std::optional<double> time_to_first_token_seconds, time_per_output_token_seconds;
+};
+TENCACHE_ANSWER(TokensAnswer, tokens_per_second, time_to_first_token_seconds, time_per_output_token_seconds)
+
 struct CandidateAnswer {
   Named<std::string> settings;  // what differs from the defaults
   bool fits = false;
@@ -33,12 +40,14 @@ struct CandidateAnswer {
   std::vector<double> iteration_seconds;
   std::vector<std::vector<double>> samples;  // of each workload, of each copy
   std::size_t changed = 0;                   // knobs
+  Absent<TokensAnswer> tokens;               // of one text generation, if it fits
 
   double seconds(std::size_t workload) const {
     return workload < iteration_seconds.size() ? iteration_seconds[workload] : std::numeric_limits<double>::infinity();
   }
 };
-TENCACHE_ANSWER(CandidateAnswer, settings, fits, reason, capped, relative_time, iteration_seconds, samples, changed)
+TENCACHE_ANSWER(CandidateAnswer, settings, fits, reason, capped, relative_time, iteration_seconds, samples, changed,
+                tokens)
 
 struct KnobAnswer {
   std::string name;

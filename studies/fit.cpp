@@ -122,25 +122,47 @@ std::vector<TierPeak> tier_peaks(const Timeline& timeline, const RunResult& resu
   return peaks;
 }
 
+Outcome try_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
+                   const std::map<std::string, std::string>& settings, const RunLimits& limits, Tried tried) {
+  constexpr std::uint64_t early = 2;
+  RunLimits within = limits;
+  Recorders recorders;
+  if (tried == Tried::early) {
+    within.max_iterations = std::min(limits.max_iterations, early);
+    recorders.rehearse = [](const Program&, const MachineSpec&, Policy&, const RehearsalLimits&) {
+      return Rehearsal();
+    };
+  }
+  try {
+    return run_policy(trace, machine, policy, settings, within, recorders);
+  } catch (const Error& error) {
+    Outcome refused;
+    refused.policy = policy;
+    refused.result.fits = false;
+    refused.result.misfit = error.what();
+    return refused;
+  }
+}
+
+std::uint64_t last_that_fits(std::uint64_t fits_at, std::uint64_t misfits_at,
+                             const std::function<bool(std::uint64_t)>& fits) {
+  const auto apart = [&] { return std::max(fits_at, misfits_at) - std::min(fits_at, misfits_at); };
+  while (apart() > 1) {
+    const std::uint64_t middle = std::min(fits_at, misfits_at) + apart() / 2;
+    (fits(middle) ? fits_at : misfits_at) = middle;
+  }
+  return fits_at;
+}
+
 std::optional<Bytes> minimum_capacity(const Trace& trace, const MachineSpec& machine, TierId tier,
                                       const std::string& policy, const std::map<std::string, std::string>& settings,
                                       const RunLimits& limits, bool fits_machine) {
   MachineSpec trial = machine;
-  // What does not fit shows early, and what a plan makes faster it does not make fit: a planner that simulates is told
-  // of each try that it does not fit, and so does without. What is found is confirmed by the whole run, planned.
-  constexpr std::uint64_t early = 2;
-  RunLimits tried = limits;
-  tried.max_iterations = std::min(limits.max_iterations, early);
-  Recorders recorders;
-  recorders.rehearse = [](const Program&, const MachineSpec&, Policy&, const RehearsalLimits&) { return Rehearsal(); };
+  Tried tried = Tried::early;  // what is found is confirmed by whole runs
   const auto fits = [&](std::uint64_t mebibytes) {
     // No machine has a tier of nothing: a byte takes no tensor.
     set_capacity(trial, tier, std::max<Bytes>(mebibytes * MiB, 1));
-    try {
-      return run_policy(trace, trial, policy, settings, tried, recorders).result.fits;
-    } catch (const Error&) {
-      return false;
-    }
+    return try_policy(trace, trial, policy, settings, limits, tried).result.fits;
   };
   if (const auto one = one_of_alike(trace, machine)) {
     const std::optional<Bytes> guess =
@@ -168,20 +190,9 @@ std::optional<Bytes> minimum_capacity(const Trace& trace, const MachineSpec& mac
     return std::nullopt;
   }
   const std::uint64_t most = enough;
-  const auto search = [&] {
-    while (enough - too_little > 1) {
-      const std::uint64_t middle = too_little + (enough - too_little) / 2;
-      (fits(middle) ? enough : too_little) = middle;
-    }
-  };
-  search();
-  recorders.rehearse = {};
-  tried = limits;
-  if (enough < most && !fits(enough)) {
-    too_little = enough;
-    enough = most;
-    search();
-  }
+  enough = last_that_fits(most, too_little, fits);
+  tried = Tried::whole;
+  if (enough < most && !fits(enough)) enough = last_that_fits(most, enough, fits);
   if (enough == 1 && tier != 0 && fits(0)) return 0;
   return enough * MiB;
 }

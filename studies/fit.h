@@ -33,6 +33,17 @@ std::vector<TierPeak> tier_peaks(const Timeline& timeline, const RunResult& resu
 // Of each rank of the trace the first that has the same ops, tensors (but for their names) and machine.
 std::vector<std::size_t> alike_ranks(const Trace& trace, const MachineSpec& machine);
 
+// What does not fit shows in the first iterations, and what a plan makes faster it does not make fit. An early try runs
+// two of them and tells a planner that simulates of each try that it does not fit, so that it does without.
+enum class Tried : std::uint8_t { early, whole };
+// What the policy refuses, or the machine cannot serve, does not fit.
+Outcome try_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
+                   const std::map<std::string, std::string>& settings, const RunLimits& limits, Tried tried);
+
+// Of two values, of which one fits and the other, larger or smaller, does not: the last that fits, by bisection.
+std::uint64_t last_that_fits(std::uint64_t fits_at, std::uint64_t misfits_at,
+                             const std::function<bool(std::uint64_t)>& fits);
+
 // The least capacity of the tier (of every rank) with which the policy's run fits, all else as the machine has it: in
 // whole MiB, by bisection between 0 (not of the GPU) and room for every tensor twice over, so that it takes for granted
 // that more never hurts. Where all ranks are alike, one is searched for, with its part of what they share, and all of

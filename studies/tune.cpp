@@ -154,6 +154,10 @@ class Search {
       Candidate& candidate = result_.candidates[indices[i / each]];
       if (begin == 0 && i % each == 0) candidate.fits = true;
       candidate.seconds[i % each / copies].push_back(measured[i].seconds);
+      if (begin == 0 && i % each == 0) {
+        candidate.work = measured[i].work;
+        candidate.tokens = measured[i].tokens;
+      }
       if (std::isfinite(measured[i].seconds)) continue;
       candidate.fits = false;
       if (candidate.misfit.empty()) candidate.misfit = measured[i].misfit;
@@ -168,7 +172,7 @@ class Search {
     if (!candidate.fits) return infinite;
     double sum = 0;
     for (std::size_t w = 0; w < problem_.workloads; ++w) {
-      sum += std::log(candidate.seconds[w].front() / result_.reference_seconds[w]);
+      sum += std::log(candidate.seconds[w].front() / candidate.work / result_.reference_seconds[w]);
     }
     return std::exp(sum / static_cast<double>(problem_.workloads));
   }
@@ -178,7 +182,7 @@ class Search {
     if (!candidate.fits || candidate.capped) return;
     double sum = 0;
     for (std::size_t w = 0; w < problem_.workloads; ++w) {
-      sum += std::log(candidate.median_seconds(w) / result_.reference_seconds[w]);
+      sum += std::log(candidate.median_seconds(w) / candidate.work / result_.reference_seconds[w]);
     }
     candidate.score = std::exp(sum / static_cast<double>(problem_.workloads));
   }
@@ -424,7 +428,9 @@ bool ties(const Candidate& a, const Candidate& b, double tie) {
   std::vector<double> ratios;
   for (std::size_t copy = 0; copy < copies; ++copy) {
     double sum = 0;
-    for (std::size_t w = 0; w < a.seconds.size(); ++w) sum += std::log(b.seconds[w][copy] / a.seconds[w][copy]);
+    for (std::size_t w = 0; w < a.seconds.size(); ++w) {
+      sum += std::log(b.seconds[w][copy] / b.work / (a.seconds[w][copy] / a.work));
+    }
     ratios.push_back(std::exp(sum / static_cast<double>(a.seconds.size())));
   }
   if (std::fabs(median(ratios) - 1) <= tie) return true;

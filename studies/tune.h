@@ -32,9 +32,16 @@
 
 namespace tencache {
 
+// Of a text generation (studies/generation.h).
+struct TokenTimes {
+  std::optional<double> time_to_first_token_seconds, time_per_output_token_seconds;
+};
+
 struct Measured {
   double seconds = std::numeric_limits<double>::infinity();  // of an iteration; infinite where it does not fit
-  std::string misfit;                                        // why it does not
+  std::string misfit = {};                                   // why it does not
+  double work = 1;  // of an iteration, against what the workload's was asked to do: more than 1 for a larger block
+  std::optional<TokenTimes> tokens = {};
 };
 
 struct TuneProblem {
@@ -65,9 +72,12 @@ struct Candidate {
   bool fits = false;
   bool capped = false;  // fits, but given up after the first copy
   std::string misfit;
-  double score = std::numeric_limits<double>::infinity();  // geometric mean of median times ÷ the reference's
-  std::vector<std::vector<double>> seconds;                // of each workload, of each copy that was simulated
-  std::size_t changed = 0;                                 // knobs that are not at their default
+  // Geometric mean of median times ÷ work ÷ the reference's.
+  double score = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> seconds;  // of each workload, of each copy that was simulated
+  std::size_t changed = 0;                   // knobs that are not at their default
+  double work = 1;                           // Measured::work, by which times are divided to be compared
+  std::optional<TokenTimes> tokens = {};     // of the first workload's first copy
 
   double median_seconds(std::size_t workload) const;  // infinite where it does not fit
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "configs/load_policy_library.h"
@@ -12,6 +13,8 @@
 #include "core/text.h"
 #include "policies/registry.h"
 #include "studies/deepspeed_memory.h"
+#include "studies/generation.h"
+#include "traces/generate/generate.h"
 #include "traces/transform/jitter.h"
 
 namespace tencache {
@@ -41,6 +44,69 @@ bool has_nvme(const MachineSpec& machine) {
   return std::ranges::any_of(machine.tiers, [](const Tier& tier) { return tier.kind == TierKind::nvme; });
 }
 
+constexpr std::array block_options{"requests", "micro-batches", "order", "kv-page"};
+bool is_of_block(const std::string& name) { return std::ranges::find(block_options, name) != block_options.end(); }
+
+// With this block; `block` has all of block_options.
+GenerateSettings with_block(GenerateSettings settings, const Settings& block) {
+  for (const auto& [option, text] :
+       {std::pair{std::string("block"), block.at("requests") + "x" + block.at("micro-batches")},
+        {"order", block.at("order")},
+        {"kv-page", block.at("kv-page")}}) {
+    const auto at = std::ranges::find(settings, option, &GenerateSettings::value_type::first);
+    at == settings.end() ? void(settings.emplace_back(option, text)) : void(at->second = text);
+  }
+  return settings;
+}
+
+// What of a generation's block may be searched, and what is asked of it.
+struct BlockKnobs {
+  std::vector<Knob> knobs;
+  Settings defaults;
+};
+
+// Empty unless the one workload is a text generation of a model. What the user said is no knob, but with --over.
+BlockKnobs block_knobs(const TuneRequest& request, const Settings& over) {
+  const GenerateSettings& asked = request.scenario.trace.generate;
+  if (asked.empty() || !request.traces.empty()) return {};
+  const GenerateOptions options = parse_generate_settings(asked);
+  if (!options.generation) return {};
+  const auto given = [&](const char* name) -> const std::string* {
+    const auto at = std::ranges::find(asked, name, &GenerateSettings::value_type::first);
+    return at == asked.end() ? nullptr : &at->second;
+  };
+  const auto asked_or = [&](const char* name, const char* standard) {
+    return given(name) == nullptr ? std::string(standard) : *given(name);
+  };
+  BlockKnobs block;
+  block.defaults = {{"requests", std::to_string(options.batch / options.micro_batches)},
+                    {"micro-batches", std::to_string(options.micro_batches)},
+                    {"order", asked_or("order", "row")},
+                    {"kv-page", asked_or("kv-page", "16")}};
+  const auto add = [&](const char* name, const char* option, std::vector<std::string> values, bool ordered) {
+    if (given(option) != nullptr && !over.contains(name)) return;
+    Knob knob{.name = name, .values = std::move(values), .ordered = ordered, .unit = "", .only_with = {}};
+    // In row order micro-batches only follow each other.
+    if (knob.name == "micro-batches") knob.only_with = {{"order", "zigzag"}};
+    if (over.contains(name)) {
+      knob = restricted(knob, over.at(name));
+      for (const std::string& value : knob.values) {  // throws for what generate would not take
+        Settings one = block.defaults;
+        one[name] = value;
+        parse_generate_settings(with_block(asked, one));
+      }
+    } else {
+      add_value(knob, block.defaults.at(name));
+    }
+    block.knobs.push_back(std::move(knob));
+  };
+  add("requests", "block", {"1", "2", "4", "8", "16", "32", "64", "128", "256"}, true);
+  add("micro-batches", "block", {"1", "2", "4", "8"}, true);
+  add("order", "order", {"row", "zigzag"}, false);
+  add("kv-page", "kv-page", {"16", "256", "whole"}, false);
+  return block;
+}
+
 // The policy's knobs but those that --set fixes; with the values of --over, and without devices that are not there.
 std::vector<Knob> knobs_to_turn(const PolicyInfo& policy, const TuneRequest& request, const Settings& fixed,
                                 const MachineSpec& machine) {
@@ -50,6 +116,7 @@ std::vector<Knob> knobs_to_turn(const PolicyInfo& policy, const TuneRequest& req
     for (Knob& knob : knobs) std::erase(knob.values, "nvme");
   }
   for (const auto& [name, values] : parse_settings(request.over)) {
+    if (is_of_block(name)) continue;
     const Options::Info& option = option_of(policy, name);
     if (fixed.contains(name)) throw Error("--over " + name + ": --set fixes it");
     const Knob knob = restricted(knob_of(option), values);
@@ -62,13 +129,18 @@ std::vector<Knob> knobs_to_turn(const PolicyInfo& policy, const TuneRequest& req
   std::erase_if(knobs, [&](const Knob& knob) {
     return knob.values.size() < 2 && index_of(knob, option_of(policy, knob.name).default_value);
   });
-  if (!knobs.empty()) return knobs;
+  return knobs;
+}
+
+[[noreturn]] void refuse_without_knobs(const PolicyInfo& policy) {
   std::vector<std::string> names;
   for (const Options::Info& option : policy.options) names.push_back(option.name);
   throw Error(fmt::format(
       "policy '{}' has no knob left to turn; {}", policy.name,
       names.empty() ? "it has no options" : "--over OPTION=a,b turns another of its options: " + join(names)));
 }
+
+std::uint64_t jitter_seed(const TuneRequest& request, std::size_t copy) { return request.seed * 1'000'003 + copy; }
 
 class ProgressOfTune {
  public:
@@ -84,6 +156,25 @@ class ProgressOfTune {
   ProgressLine line_;
   std::int64_t start_ns_ = tool_clock_ns();
 };
+
+// A trace that the workload's options with another block give, its durations varied as those of the copy.
+Trace trace_of_block(const Tuned& tuned, const Workload& workload, const GenerateSettings& settings, std::size_t copy) {
+  Scenario scenario = workload.scenario;
+  scenario.trace.file.clear();
+  scenario.trace.generate = settings;
+  const Workload other = load_workload(scenario);
+  const TuneRequest& request = tuned.request;
+  return request.jitter > 0 ? jittered(*other.trace, request.jitter, jitter_seed(request, copy)) : *other.trace;
+}
+
+// Why a generation that fits does not count; empty: it does.
+std::string too_slow(const TuneRequest& request, const TokenTimes& times) {
+  if (!request.most_per_token || !times.time_per_output_token_seconds) return "";
+  const double most = to_seconds(*request.most_per_token);
+  if (*times.time_per_output_token_seconds <= most) return "";
+  return fmt::format("its time per output token of {} is above --max-tpot {}",
+                     format_seconds(*times.time_per_output_token_seconds), format_seconds(most));
+}
 
 Measured simulate_candidate(const Tuned& tuned, const std::vector<std::vector<Trace>>& copies, const Settings& settings,
                             std::size_t workload, std::size_t copy) {
@@ -102,9 +193,13 @@ Measured simulate_candidate(const Tuned& tuned, const std::vector<std::vector<Tr
                             format_bytes(machine.tiers[cpu].capacity))};
   }
   try {
-    const Trace& trace = copies.empty() ? *what.trace : copies[workload][copy];
-    const Outcome outcome =
-        simulate_policy(trace, machine, tuned.request.policy, settings, limits_of(what.scenario.iterations));
+    std::optional<Trace> own;
+    if (const GenerateSettings block = tuned.generated(settings, workload); !block.empty()) {
+      own = trace_of_block(tuned, what, block, copy);
+    }
+    const Trace& trace = own ? *own : copies.empty() ? *what.trace : copies[workload][copy];
+    const Outcome outcome = simulate_policy(trace, machine, tuned.request.policy, tuned.of_policy(settings),
+                                            limits_of(what.scenario.iterations));
     if (!outcome.result.fits) return {.misfit = outcome.result.misfit};
     // Gradients that wait are in the peak and in the bucket: at most the bucket too much.
     const Tier& gpu = machine.tiers.front();
@@ -113,7 +208,17 @@ Measured simulate_candidate(const Tuned& tuned, const std::vector<std::vector<Tr
                                     format_bytes(reserved.gpu_bucket), format_bytes(outcome.result.peak_bytes[0]),
                                     format_bytes(gpu.capacity))};
     }
-    return {.seconds = outcome.result.iteration_seconds(), .misfit = ""};
+    Measured measured{.seconds = outcome.result.iteration_seconds()};
+    if (own) {
+      measured.work = static_cast<double>(trace.header.tokens_per_iteration()) /
+                      static_cast<double>(what.trace->header.tokens_per_iteration());
+    }
+    const std::optional<Generation> generation = generation_of(trace, outcome.rank);
+    if (!generation) return measured;
+    measured.tokens = TokenTimes{time_to_first_token_seconds(*generation, outcome.result),
+                                 time_per_output_token_seconds(*generation, outcome.result)};
+    if (std::string why = too_slow(tuned.request, *measured.tokens); !why.empty()) return {.misfit = std::move(why)};
+    return measured;
   } catch (const Error& error) {
     return {.misfit = error.what()};
   }
@@ -137,6 +242,7 @@ void add_outside_start(Tuned& tuned, const TuneProblem& problem, const Settings&
     for (std::size_t copy = 0; copy < problem.copies; ++copy) {
       const Measured measured = problem.measure(start.settings, w, copy);
       start.seconds.back().push_back(measured.seconds);
+      if (w == 0 && copy == 0) start.tokens = measured.tokens;
       if (measured.misfit.empty()) continue;
       start.fits = false;
       start.misfit = measured.misfit;
@@ -172,6 +278,21 @@ Settings Tuned::resolved(const Candidate& candidate) const {
   return all;
 }
 
+Settings Tuned::of_policy(Settings settings) const {
+  for (const std::string& name : of_block) settings.erase(name);
+  return settings;
+}
+
+GenerateSettings Tuned::generated(const Settings& settings, std::size_t workload) const {
+  const bool other = std::ranges::any_of(of_block, [&](const std::string& name) { return settings.contains(name); });
+  if (!other) return {};
+  Settings block;
+  for (const std::string& name : of_block) {
+    block[name] = settings.contains(name) ? settings.at(name) : defaults.at(name);
+  }
+  return with_block(workloads[workload].scenario.trace.generate, block);
+}
+
 ReservedMemory reserved_memory(const Tuned& tuned, const Candidate& candidate) {
   ReservedMemory most;
   for (const ModelShape& model : tuned.models) {
@@ -191,13 +312,33 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
   for (const Options::Info& option : policy.options) tuned.defaults[option.name] = option.default_value;
   tuned.fixed = parse_settings(request.settings);
   make_policy(request.policy, tuned.fixed);  // throws for what it does not have
+  const Settings over = parse_settings(request.over);
+  const BlockKnobs block = block_knobs(request, over);
+  for (const auto& [name, values] : over) {
+    if (is_of_block(name) && block.defaults.empty()) {
+      throw Error("--over " + name + ": is of one text generation; give --model with --new-tokens, and no TRACES");
+    }
+  }
   for (const Scenario& scenario : workloads_of(request)) {
     tuned.workloads.push_back(load_workload(scenario));
     tuned.ideal_seconds.push_back(references_of(tuned.workloads.back()).ideal_seconds);
   }
   for (const Workload& workload : tuned.workloads) tuned.models.push_back(model_shape(*workload.trace));
   tuned.knobs = knobs_to_turn(policy, request, tuned.fixed, tuned.machine());
-  const Settings over = parse_settings(request.over);
+  tuned.knobs.insert(tuned.knobs.end(), block.knobs.begin(), block.knobs.end());
+  if (tuned.knobs.empty()) refuse_without_knobs(policy);
+  if (!block.knobs.empty()) {
+    for (const auto& [name, standard] : block.defaults) {
+      tuned.defaults[name] = standard;
+      tuned.of_block.push_back(name);
+    }
+  }
+  if (request.most_per_token) {
+    for (const Workload& workload : tuned.workloads) {
+      if (generation_of(*workload.trace)) continue;
+      throw Error("--max-tpot: " + workload.scenario.trace.file + " is no text generation");
+    }
+  }
   bool outside = false;  // the start has a value that --over leaves out
   if (start) {
     // What the start says and is no knob holds for every candidate.
@@ -218,8 +359,7 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
   for (std::size_t w = 0; w < tuned.workloads.size() && request.jitter > 0; ++w) {
     jittered_copies.emplace_back();
     for (std::size_t copy = 0; copy < copies; ++copy) {
-      jittered_copies.back().push_back(
-          jittered(*tuned.workloads[w].trace, request.jitter, request.seed * 1'000'003 + copy));
+      jittered_copies.back().push_back(jittered(*tuned.workloads[w].trace, request.jitter, jitter_seed(request, copy)));
     }
   }
   TuneProblem problem;
@@ -256,7 +396,10 @@ std::string replay_command(const Tuned& tuned, const Candidate& candidate, std::
   const MachineChoice& machine = scenario.machine;
   std::string command = "tencache replay";
   if (trace.generate.empty()) command += " " + quoted_word(trace.file);
-  for (const auto& [name, value] : trace.generate) command += " --" + name + " " + quoted_word(value);
+  const GenerateSettings other_block = tuned.generated(candidate.settings, workload);
+  for (const auto& [name, value] : other_block.empty() ? trace.generate : other_block) {
+    command += " --" + name + " " + quoted_word(value);
+  }
   command += " --machine " + quoted_word(machine.name);
   if (!machine.gpu_memory.empty()) command += " --gpu-memory " + quoted_word(machine.gpu_memory);
   if (!machine.cpu_memory.empty()) command += " --cpu-memory " + quoted_word(machine.cpu_memory);
@@ -267,7 +410,8 @@ std::string replay_command(const Tuned& tuned, const Candidate& candidate, std::
   const std::string library = origin_of_policy(tuned.request.policy).file;
   if (!library.empty()) command += " --policy-library " + quoted_word(library);
   command += " --policy " + quoted_word(tuned.request.policy);
-  for (const auto& [name, value] : candidate.settings) command += " --set " + quoted_word(name + "=" + value);
+  for (const auto& [name, value] : tuned.of_policy(candidate.settings))
+    command += " --set " + quoted_word(name + "=" + value);
   return command;
 }
 

@@ -21,13 +21,17 @@ struct TuneRequest {
   double jitter = 0;         // share of the durations
   std::uint64_t copies = 0;  // 0: 5 with jitter, else 1
   double tie = 0.005;
+  std::optional<Nanoseconds> most_per_token;  // --max-tpot: what is slower does not count
 };
 
 struct Tuned {
   TuneRequest request;
   std::vector<Workload> workloads;
-  Settings defaults, fixed;
+  Settings defaults, fixed;  // of the policy, and of the block
   std::vector<Knob> knobs;
+  // Of a generated text generation that is the only workload, what of its block is searched: requests, micro-batches,
+  // order, kv-page, as far as the user did not say it.
+  std::vector<std::string> of_block;
   std::optional<Settings> start;  // of a configuration that the search starts at
   std::optional<std::size_t> start_candidate;
   std::vector<double> ideal_seconds;  // by workload
@@ -38,8 +42,12 @@ struct Tuned {
   const Candidate& best() const { return result.candidates[result.best]; }
   const Candidate& standard() const { return result.candidates.front(); }
   const MachineSpec& machine() const { return workloads.front().machine; }
-  // All options of the policy.
+  // All options of the policy, and of the block.
   Settings resolved(const Candidate& candidate) const;
+  // Of settings, those of the policy.
+  Settings of_policy(Settings settings) const;
+  // How a workload is generated with the candidate's block; empty: it was not generated, or has no such options.
+  GenerateSettings generated(const Settings& settings, std::size_t workload) const;
 };
 
 // Each of its workloads: the traces, then the model. Throws Error where there is none.

@@ -101,6 +101,10 @@ Workload with_changed_trace(Workload workload) {
     if (!settings) throw Error("the batch of a trace that was not generated cannot be changed");
     for (auto& [name, value] : *settings) {
       if (name == "batch") value = std::to_string(batch);
+      if (name == "block") {  // as many micro-batches
+        const std::string batches = value.find('x') == value.npos ? "1" : value.substr(value.find('x') + 1);
+        value = std::to_string(batch / std::stoull(batches)) + "x" + batches;
+      }
     }
     set_trace(workload, generate_trace(*settings));
   }

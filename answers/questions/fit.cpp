@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <mutex>
+
 #include "answers/questions.h"
 #include "core/remark.h"
 #include "studies/bound.h"
 #include "studies/fit.h"
+#include "studies/largest.h"
+#include "studies/parallel.h"
 #include "studies/scenario_options.h"
 #include "traces/transform/split_ranks.h"
 
@@ -18,6 +22,7 @@ struct FitQuestion {
   std::map<std::string, std::string> settings;
   std::string minimum;  // none, gpu, all; empty: all of one policy, gpu of several
   std::vector<std::string> allocators;
+  std::string largest;       // axes of a generation, all, none; empty: all of one policy
   std::string pinned_limit;  // of page-locked CPU memory: a size, or percent of the machine's
 };
 
@@ -27,6 +32,27 @@ std::vector<TierKind> searched_kinds(const FitQuestion& asked, std::size_t polic
   const bool all = asked.minimum == "all" || (asked.minimum.empty() && policies == 1);
   if (all) return {TierKind::gpu, TierKind::cpu, TierKind::nvme};
   return {TierKind::gpu};
+}
+
+// The largest generation on each axis that was asked for, by policy.
+std::vector<LargestGeneration> largest_generations(const FitQuestion& asked, const Workload& workload,
+                                                   const std::vector<std::string>& policies) {
+  std::vector<GenerationAxis> axes;
+  if (!asked.largest.empty() && asked.largest != "none") {
+    axes = parse_axes(asked.largest, workload);
+  } else if (asked.largest.empty() && policies.size() == 1) {
+    axes = axes_of(workload);
+  }
+  std::vector<LargestGeneration> found(policies.size() * axes.size());
+  ProgressLine progress;
+  std::mutex mutex;
+  std::size_t done = 0;
+  on_all_cores(found.size(), [&](std::size_t i) {
+    found[i] = largest_generation(workload, axes[i % axes.size()], policies[i / axes.size()], asked.settings);
+    const std::lock_guard lock(mutex);
+    progress.show(fmt::format("{} of {}: most {} under {}", ++done, found.size(), found[i].axis, found[i].policy));
+  });
+  return found;
 }
 
 Answered fit(const FitQuestion& asked, const Json& command) {
@@ -42,6 +68,7 @@ Answered fit(const FitQuestion& asked, const Json& command) {
   request.settings = settings;
   request.searched = searched_kinds(asked, names.size());
   request.pinned_limit = parse_pinned_limit(asked.pinned_limit, workload.machine, rank_count(*workload.trace));
+  std::vector<LargestGeneration> largest = largest_generations(asked, workload, names);
   std::vector<FitVerdict> verdicts;
   {
     ProgressLine progress;
@@ -51,6 +78,7 @@ Answered fit(const FitQuestion& asked, const Json& command) {
     verdicts = judge_fit(request);
   }
   FitAnswer answer = fit_answer(request, std::move(verdicts), lower_bound_of(*workload.trace, workload.machine));
+  if (!largest.empty()) answer.largest.emplace(std::move(largest));
   if (!asked.allocators.empty()) answer.allocators.emplace(allocator_answers(workload, asked.allocators));
   const bool fits = answer.fits;
   return answered(std::move(answer), fits, command);
@@ -70,6 +98,12 @@ std::unique_ptr<Question> fit_question() {
             "Search the least memory of: none, gpu, all tiers, each with the others as the machine has them "
             "(default: all of one policy, gpu of several)")
       .one_of({"none", "gpu", "all"});
+  options
+      .text("--largest", request->largest,
+            "Of a text generation, search the most that fits, all else as asked: requests (of a micro-batch), "
+            "micro-batches, prompt (tokens), several with commas, all, none (default: all of one policy, none of "
+            "several)")
+      .not_empty();
   options
       .text("--pinned-limit", request->pinned_limit,
             "It fits only if page-locked CPU memory of all ranks, staging buffers included, is "

@@ -12,9 +12,12 @@
 #include "core/remark.h"
 #include "policies/registry.h"
 #include "studies/deepspeed_memory.h"
+#include "studies/generation.h"
+#include "studies/inference_config.h"
 #include "studies/scenario_options.h"
 #include "traces/file/file_io.h"
 #include "traces/file/output_files.h"
+#include "traces/generate/generate.h"
 #include "traces/transform/fold_updates.h"
 #include "traces/transform/split_ranks.h"
 
@@ -23,9 +26,9 @@ namespace {
 
 struct TuneQuestion {
   TuneRequest request;
-  std::string jitter, tie = "0.5%";
+  std::string jitter, tie = "0.5%", max_tpot;
   std::string csv;
-  std::string deepspeed, fsdp, accelerate;
+  std::map<std::string, std::string> configs;  // file by writer's option
   std::string pinned_limit;
 };
 
@@ -39,6 +42,14 @@ double parse_share(const std::string& option, const std::string& text) {
     throw Error(option + " " + text + ": write a share below 1, such as 5% or 0.05");
   }
   return percent ? value / 100 : value;
+}
+
+Nanoseconds parse_tpot(const std::string& text) {
+  try {
+    if (const Nanoseconds time = parse_duration(text); time > 0) return time;
+  } catch (const Error&) {  // as below
+  }
+  throw Error("--max-tpot " + text + ": write a time above 0 with its unit, such as 100ms or 2s");
 }
 
 TrainingShape shape_of(const Workload& workload) {
@@ -55,6 +66,13 @@ TrainingShape shape_of(const Workload& workload) {
     const std::string& made = header.recorded_by;
     std::from_chars(made.data() + at + micro_batches.size(), made.data() + made.size(), shape.accumulation);
   }
+  if (generation_of(*workload.trace)) {
+    if (const auto made = generate_settings_of(header.recorded_by)) {
+      const GenerateOptions options = parse_generate_settings(*made);
+      shape.micro_batch = options.batch / options.micro_batches;
+    }
+    return shape;
+  }
   const std::uint64_t parts = std::max<std::uint64_t>(1, shape.accumulation) * shape.data_parallel;
   shape.micro_batch = header.batch % parts == 0 ? header.batch / parts : 0;
   return shape;
@@ -62,8 +80,9 @@ TrainingShape shape_of(const Workload& workload) {
 
 // How Accelerate's YAML names DeepSpeed's file. Accelerate takes the name relative to where it is started, others
 // relative to the YAML: only a YAML that is started at may say it relatively.
-std::string deepspeed_file_of(const TuneQuestion& asked) {
-  const std::filesystem::path yaml = asked.accelerate, file = asked.deepspeed;
+std::string deepspeed_file_of(const std::map<std::string, std::string>& configs) {
+  const auto file_of = [&](const char* option) { return configs.contains(option) ? configs.at(option) : ""; };
+  const std::filesystem::path yaml = file_of("--accelerate"), file = file_of("--deepspeed");
   if (file.empty() || !yaml.has_parent_path()) return file.string();
   return std::filesystem::absolute(file).lexically_normal().string();
 }
@@ -81,27 +100,74 @@ std::string obstacle_to_pinning(const TuneQuestion& asked, const Tuned& tuned, c
   return "";
 }
 
+// What a configuration is written from.
+struct ConfigSource {
+  std::string policy;
+  Settings resolved;
+  TrainingShape shape = {};
+  LayerShape layers = {};
+  const Trace* trace = nullptr;  // null: only whether it can be written is asked
+  const MachineSpec* machine = nullptr;
+  nlohmann::ordered_json base = nullptr;  // of --from-deepspeed
+  std::string deepspeed_file = {};
+};
+
+struct ConfigWriter {
+  const char* option;
+  const char* help;
+  // Throws Error for a policy that has no such configuration.
+  WrittenConfig (*write)(const ConfigSource& source);
+};
+
+// A system's own form of the best settings, a row each.
+constexpr ConfigWriter config_writers[] = {
+    {"--deepspeed",
+     "Write the best settings as a DeepSpeed configuration, with the other keys of --from-deepspeed; of zero-inference "
+     "as one for ZeRO-Inference",
+     [](const ConfigSource& source) {
+       if (source.policy != "zero-inference") {
+         return write_deepspeed_config(source.policy, source.resolved, source.shape, source.base);
+       }
+       return source.trace == nullptr ? WrittenConfig()
+                                      : write_zero_inference_config(source.resolved, *source.trace, source.shape);
+     }},
+    {"--fsdp", "The same for PyTorch's FSDP, as JSON",
+     [](const ConfigSource& source) {
+       return write_fsdp_config(source.policy, source.resolved, source.shape, source.layers);
+     }},
+    {"--accelerate",
+     "The same for Hugging Face Accelerate, as YAML that refers to the file of --deepspeed; of policy accelerate as a "
+     "device map, JSON",
+     [](const ConfigSource& source) {
+       if (source.policy != "accelerate") {
+         return write_accelerate_config(source.policy, source.resolved, source.shape, source.layers,
+                                        source.deepspeed_file);
+       }
+       return source.trace == nullptr ? WrittenConfig()
+                                      : write_device_map(source.resolved, *source.trace, *source.machine);
+     }},
+};
+
 // Writes what was asked for; what its format cannot say goes to stderr.
 void write_configurations(const TuneQuestion& asked, const Tuned& tuned, const DeepSpeedConfig* start) {
-  const std::string& policy = tuned.request.policy;
-  const Settings resolved = tuned.resolved(tuned.best());
   const Workload& workload = tuned.workloads.front();
-  TrainingShape shape = shape_of(workload);
-  shape.why_not_pinned = obstacle_to_pinning(asked, tuned, resolved);
+  ConfigSource source{.policy = tuned.request.policy, .resolved = tuned.of_policy(tuned.resolved(tuned.best()))};
+  source.shape = shape_of(workload);
+  source.shape.why_not_pinned = obstacle_to_pinning(asked, tuned, source.resolved);
+  source.layers = layer_shape(*workload.trace);
+  source.trace = workload.trace.get();
+  source.machine = &workload.machine;
+  if (start != nullptr) source.base = start->document;
+  source.deepspeed_file = deepspeed_file_of(asked.configs);
+  if (const auto requests = tuned.best().settings.find("requests"); requests != tuned.best().settings.end()) {
+    source.shape.micro_batch = std::stoull(requests->second);
+  }
   const auto write = [](const std::string& file, const WrittenConfig& written) {
     write_file(file, written.text);
     for (const std::string& text : written.remarks) remark(fmt::format("{}: {}", file, text));
   };
-  if (!asked.deepspeed.empty()) {
-    write(asked.deepspeed,
-          write_deepspeed_config(policy, resolved, shape, start == nullptr ? nullptr : start->document));
-  }
-  if (!asked.fsdp.empty()) {
-    write(asked.fsdp, write_fsdp_config(policy, resolved, shape, layer_shape(*workload.trace)));
-  }
-  if (!asked.accelerate.empty()) {
-    write(asked.accelerate,
-          write_accelerate_config(policy, resolved, shape, layer_shape(*workload.trace), deepspeed_file_of(asked)));
+  for (const ConfigWriter& writer : config_writers) {
+    if (const std::string& file = asked.configs.at(writer.option); !file.empty()) write(file, writer.write(source));
   }
 }
 
@@ -112,20 +178,23 @@ void check_configurations(const TuneQuestion& asked, const std::string& policy) 
     if (info.name != policy) continue;
     for (const Options::Info& option : info.options) defaults[option.name] = option.default_value;
   }
-  if (!asked.deepspeed.empty()) write_deepspeed_config(policy, defaults, {});
-  if (!asked.fsdp.empty()) write_fsdp_config(policy, defaults, {}, {});
-  if (!asked.accelerate.empty()) write_accelerate_config(policy, defaults, {}, {}, "");
+  for (const ConfigWriter& writer : config_writers) {
+    if (!asked.configs.at(writer.option).empty()) writer.write({.policy = policy, .resolved = defaults});
+  }
 }
 
 void check_outputs(const TuneQuestion& asked) {
   std::vector<std::string> others = input_files(asked.request.scenario);
   for (const TraceChoice& trace : asked.request.traces) others.push_back(trace.file);
-  check_output("--deepspeed", asked.deepspeed, others);
-  others.insert(others.end(), {asked.deepspeed, asked.request.from_deepspeed});  // may be the same
-  for (const auto& [option, path] :
-       {std::pair{"--csv", asked.csv}, {"--fsdp", asked.fsdp}, {"--accelerate", asked.accelerate}}) {
+  const auto check = [&](const char* option, const std::string& path) {
     check_output(option, path, others);
     others.push_back(path);
+  };
+  check("--deepspeed", asked.configs.at("--deepspeed"));
+  others.push_back(asked.request.from_deepspeed);  // may be the same
+  check("--csv", asked.csv);
+  for (const auto& [option, path] : asked.configs) {
+    if (option != "--deepspeed") check(option.c_str(), path);
   }
 }
 
@@ -154,6 +223,7 @@ Answered tune_policy(const TuneQuestion& asked, const Json& command) {
   TuneRequest request = asked.request;
   if (!asked.jitter.empty()) request.jitter = parse_share("--jitter", asked.jitter);
   request.tie = parse_share("--tie", asked.tie);
+  if (!asked.max_tpot.empty()) request.most_per_token = parse_tpot(asked.max_tpot);
   const std::optional<DeepSpeedConfig> start = start_of(request);
   if (request.policy.empty()) throw Error("--policy is missing; see tencache tune --help");
   check_configurations(asked, request.policy);
@@ -204,29 +274,25 @@ std::unique_ptr<Question> tune_question() {
   options.text("--tie", asked->tie, "Times that are closer are a tie").not_empty();
   options.list("--set", request.settings, settings_help);
   options.list("--over", request.over,
-               "A knob's values, KEY=a,b,c or KEY=lo..hi, any number of times (default: `tencache policies --json`)");
+               "A knob's values, KEY=a,b,c or KEY=lo..hi, any number of times (default: `tencache policies --json`); "
+               "of a text generation also requests, micro-batches, order, kv-page (default: those that are not given)");
+  options
+      .text("--max-tpot", asked->max_tpot,
+            "Of text generations, count only candidates whose time per output token is at most this, such as 100ms")
+      .not_empty();
   options.text("--csv", asked->csv, "Write all candidates to this file").not_empty().unrecorded();
   options
       .text("--from-deepspeed", request.from_deepspeed,
             "Start at this DeepSpeed configuration (JSON, or Accelerate's YAML)")
       .not_empty();
-  options
-      .text("--deepspeed", asked->deepspeed,
-            "Write the best settings as a DeepSpeed configuration, with the other keys of "
-            "--from-deepspeed")
-      .not_empty()
-      .unrecorded();
+  for (const ConfigWriter& writer : config_writers) {
+    options.text(writer.option, asked->configs[writer.option], writer.help).not_empty().unrecorded();
+  }
   options
       .text("--pinned-limit", asked->pinned_limit,
             "--deepspeed writes pin_memory: false where all ranks would page-lock more than "
             "this: 64GiB, or 50% of CPU memory")
       .not_empty();
-  options.text("--fsdp", asked->fsdp, "The same for PyTorch's FSDP, as JSON").not_empty().unrecorded();
-  options
-      .text("--accelerate", asked->accelerate,
-            "The same for Hugging Face Accelerate, as YAML; refers to the file of --deepspeed")
-      .not_empty()
-      .unrecorded();
   question->ask = [asked, question = question.get()] { return tune_policy(*asked, command_json(*question)); };
   return question;
 }

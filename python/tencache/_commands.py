@@ -318,9 +318,9 @@ def sensitivity(trace: TraceLike, machine: Machine, over: Union[str, Sequence[st
     return _ask("sensitivity", [trace], machine=machine, over=over, **options)
 
 
-def tune(trace: TraceLike, machine: Machine, policy: PolicyLike, **options: Any) -> dict:
-    """The best options of a policy within a budget of simulations."""
-    return _ask("tune", [trace], machine=machine, policy=name_of(policy), **options)
+def tune(trace: Optional[TraceLike], machine: Machine, policy: PolicyLike, **options: Any) -> dict:
+    """The best options of a policy within a budget of simulations; of a trace, or None with model=…, new_tokens=…."""
+    return _ask("tune", [] if trace is None else [trace], machine=machine, policy=name_of(policy), **options)
 
 
 def sweep(file: Path, **options: Any) -> dict:

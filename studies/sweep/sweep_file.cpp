@@ -144,7 +144,7 @@ class SweepReader {
       settings.emplace_back(key, std::move(values));
     }
     keys.require("model");
-    keys.require("batch");
+    if (!keys.get("new-tokens")) keys.require("batch");
     if (!keys.get("gpu")) settings.emplace_back("gpu", Values{std::string(of_the_machine)});
     each_choice(settings, [&](const std::vector<std::size_t>& choice) {
       SweepWorkload workload;
@@ -157,7 +157,7 @@ class SweepReader {
         if (key == "model") {
           const std::string model = std::filesystem::path(text).filename().string();
           if (name.empty() || values.size() > 1) label = (name.empty() ? "" : name + ", ") + model;
-        } else if (values.size() > 1 || (key == "batch" && name.empty())) {
+        } else if (values.size() > 1 || (name.empty() && (key == "batch" || key == "block"))) {
           workload.name += ", " + key + " " + text;
         }
       }

@@ -49,6 +49,7 @@ struct SweepFigures {
   std::optional<double> waits_seconds;
   std::optional<std::uint64_t> gpu_peak_bytes, cpu_peak_bytes, nvme_peak_bytes;
   std::optional<double> tokens_per_second;
+  std::optional<double> time_to_first_token_seconds, time_per_output_token_seconds;  // of text generations
 
   // Of a row that fits, what may be believed of its time (configs/validated.h): "validated within 43.7 % (…)", or
   // "extrapolated", with what is known; the first as a share.
@@ -63,7 +64,8 @@ struct SweepFigures {
 BOOST_DESCRIBE_STRUCT(SweepFigures, (),
                       (fits, reason, iteration_seconds, first_iteration_seconds, slowdown, ideal_seconds, bound_seconds,
                        bound_term, waits_for, waits_seconds, gpu_peak_bytes, cpu_peak_bytes, nvme_peak_bytes,
-                       tokens_per_second, validity, validated_within, gpu_time_error, gpu_time_extrapolated_share))
+                       tokens_per_second, time_to_first_token_seconds, time_per_output_token_seconds, validity,
+                       validated_within, gpu_time_error, gpu_time_extrapolated_share))
 
 // Where the prices are known (studies/sweep/cost.h); of the whole machine.
 struct SweepCosts {

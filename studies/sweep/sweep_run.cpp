@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/thread_annotations.h"
 #include "policies/registry.h"
+#include "studies/generation.h"
 #include "studies/parallel.h"
 #include "studies/sweep/sweep_costs.h"
 #include "studies/workload.h"
@@ -42,7 +43,9 @@ Bytes peak_of(const MachineSpec& machine, const RunResult& result, TierKind kind
   return bytes;
 }
 
-void add_figures(SweepRow& row, const MachineSpec& machine, const RunResult& result) {
+void add_figures(SweepRow& row, const Workload& workload, const Outcome& outcome) {
+  const MachineSpec& machine = workload.machine.of_rank(outcome.rank);
+  const RunResult& result = outcome.result;
   row.fits = result.fits;
   if (!result.fits) {
     row.reason = result.misfit;
@@ -67,6 +70,10 @@ void add_figures(SweepRow& row, const MachineSpec& machine, const RunResult& res
   peak(TierKind::nvme, row.nvme_peak_bytes);
   if (row.tokens_per_iteration != 0 && *row.iteration_seconds > 0) {
     row.tokens_per_second = static_cast<double>(row.tokens_per_iteration) / *row.iteration_seconds;
+  }
+  if (const std::optional<Generation> generation = generation_of(*workload.trace, outcome.rank)) {
+    row.time_to_first_token_seconds = time_to_first_token_seconds(*generation, result);
+    row.time_per_output_token_seconds = time_per_output_token_seconds(*generation, result);
   }
 }
 
@@ -289,7 +296,7 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
       try {
         const Outcome outcome = simulate_policy(workload, policy, settings);
         row.bound_seconds = references->bound_of(outcome.result);
-        add_figures(row, machine.spec.of_rank(outcome.rank), outcome.result);
+        add_figures(row, workload, outcome);
       } catch (const Error& error) {
         row.reason = error.what();
       }

@@ -200,7 +200,7 @@ TEST_F(ReportOfFiles, EachCommandsDocumentIsASection) {
   }
   TuneAnswer tuned;
   tuned.workloads = {{"in/t", 1, 1.5, 0.5, "", {}, {}, ""}};
-  tuned.best = {{{"window", "4"}}, true, {}, false, 1, {1}, {}, 1};
+  tuned.best = {{{"window", "4"}}, true, {}, false, 1, {1}, {}, 1, {}};
   tuned.defaults.fits = true;
   tuned.speedup = 1.5;
   tuned.candidates = tuned.simulations = 9;

@@ -3,8 +3,8 @@
 // modeling.py: infer_auto_device_map).
 //
 // 1. map=auto: modules fill the GPU in the model's order, less room for the largest that is still to come, then CPU
-//    memory in the same way; the rest lies on storage. A layer is never split. map=offload: the layers lie below the GPU, all else on it, as FlexGen's
-//    authors ran it (Sheng et al. 2023, section 6).
+//    memory in the same way; the rest lies on storage. A layer is never split. map=offload: the layers lie below the
+//    GPU, all else on it, as FlexGen's authors ran it (Sheng et al. 2023, section 6).
 // 2. A hook before a module copies its weights, one after it frees them: nothing is fetched ahead, nothing is kept.
 // 3. Nothing else moves. The KV cache stays on the GPU, and what does not fit there is out of memory.
 //

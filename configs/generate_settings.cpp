@@ -17,6 +17,7 @@
 #include "core/text.h"
 #include "core/units.h"
 #include "traces/generate/generate.h"
+#include "traces/import/request_file.h"
 
 namespace tencache {
 namespace {
@@ -166,6 +167,28 @@ std::pair<std::uint64_t, std::uint64_t> parse_block(const std::string& text) {
   return {static_cast<std::uint64_t>(*requests), static_cast<std::uint64_t>(*batches)};
 }
 
+struct DrawnLengths {
+  std::vector<std::uint64_t> prompts;  // the longest of each micro-batch
+  std::uint64_t new_tokens = 0;        // the longest of all
+};
+
+// Requests of the file at random, each as likely as any other, for the micro-batches one after the other.
+DrawnLengths draw_requests(const std::string& file, std::uint64_t requests, std::uint64_t batches, std::uint64_t seed) {
+  const std::vector<RequestLengths> recorded = read_requests(file);
+  std::mt19937_64 random(seed);
+  DrawnLengths drawn;
+  for (std::uint64_t batch = 0; batch < batches; ++batch) {
+    std::uint64_t longest = 0;
+    for (std::uint64_t i = 0; i < requests; ++i) {
+      const RequestLengths& request = recorded[random() % recorded.size()];
+      longest = std::max(longest, request.prompt_tokens);
+      drawn.new_tokens = std::max(drawn.new_tokens, request.new_tokens);
+    }
+    drawn.prompts.push_back(longest);
+  }
+  return drawn;
+}
+
 // Formats of weights; the model's own precision is one by its name.
 void set_weights(const Values& values, GenerateOptions& options) {
   const std::string weights = values.text("weights");
@@ -196,9 +219,21 @@ void set_generation(const Values& values, GenerateOptions& options) {
       throw Error(fmt::format("--{} is not for --new-tokens; a generation takes --prompt and --block", name));
     }
   }
-  if (!values.given("prompt")) throw Error("--prompt is missing: tokens of a prompt, such as 512");
+  const bool recorded = values.given("requests");
+  if (recorded && values.given("prompt")) throw Error("--prompt and --requests exclude each other; give one");
+  if (!recorded && values.given("request-seed")) throw Error("--request-seed is of --requests, which is missing");
+  if (!recorded && !values.given("prompt")) throw Error("--prompt is missing: tokens of a prompt, such as 512");
+  const auto [requests, batches] = parse_block(values.text("block"));
+  DrawnLengths drawn;
+  if (recorded) {
+    drawn = draw_requests(values.text("requests"), requests, batches,
+                          static_cast<std::uint64_t>(values.whole("request-seed")));
+  } else {
+    drawn.prompts = parse_lengths(values.text("prompt"), "prompt");
+  }
   TextGeneration generation;
-  const std::int64_t tokens = values.whole("new-tokens");
+  const std::int64_t tokens =
+      values.given("new-tokens") ? values.whole("new-tokens") : static_cast<std::int64_t>(drawn.new_tokens);
   if (tokens < 1 || tokens > (1 << 24)) throw Error(fmt::format("--new-tokens: {} is not between 1 and 2^24", tokens));
   generation.new_tokens = static_cast<std::uint64_t>(tokens);
   generation.order = choose<BlockOrder>("order", values.text("order"));
@@ -233,10 +268,9 @@ void set_generation(const Values& values, GenerateOptions& options) {
   generation.routing.seed = static_cast<std::uint64_t>(values.whole("routing-seed"));
   generation.routing.popularity = values.real("routing-popularity");
   generation.routing.repeat = values.real("routing-repeat");
-  const auto [requests, batches] = parse_block(values.text("block"));
   options.batch = requests * batches;
   options.micro_batches = batches;
-  options.sequence_lengths = parse_lengths(values.text("prompt"), "prompt");
+  options.sequence_lengths = drawn.prompts;
   options.forward_only = true;
   options.generation = generation;
 }
@@ -335,12 +369,13 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   } else if (!values.text("seq").empty()) {
     options.sequence_lengths = parse_lengths(values.text("seq"));
   }
-  if (!values.given("batch") && !values.given("new-tokens")) throw Error("--batch is required");
-  if (values.given("new-tokens")) {
+  const bool generates = values.given("new-tokens") || values.given("requests");
+  if (!values.given("batch") && !generates) throw Error("--batch is required");
+  if (generates) {
     set_generation(values, options);
   } else {
-    std::vector<const char*> names = {"prompt",    "block",        "order",    "kv-page",
-                                      "kv-format", "attention-on", "placeable"};
+    std::vector<const char*> names = {"prompt",    "block",        "order",     "kv-page",
+                                      "kv-format", "attention-on", "placeable", "request-seed"};
     names.insert(names.end(), std::begin(routing_options), std::end(routing_options));
     for (const char* name : names) {
       if (values.given(name)) throw Error(fmt::format("--{} belongs to a generation; give --new-tokens as well", name));
@@ -471,6 +506,12 @@ const std::vector<GenerateOption>& generate_options() {
       {.name = "prompt",
        .type = Type::text,
        .help = "Tokens of a prompt; or a list, one length for each micro-batch (with --new-tokens)"},
+      {.name = "requests",
+       .type = Type::text,
+       .help =
+           "In place of --prompt: draw requests from this file, a CSV with ContextTokens and GeneratedTokens or JSON "
+           "lines with input_length and output_length; --new-tokens may be left out"},
+      {.name = "request-seed", .type = Type::whole, .help = "Of --requests", .standard = "1"},
       {.name = "block",
        .type = Type::text,
        .help = "48x3: requests of a micro-batch, and micro-batches (with --new-tokens)",

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "configs/generate_settings.h"
 #include "core/error.h"
 #include "tests/generate_cases.h"
 #include "traces/generate/generate.h"
@@ -613,6 +616,74 @@ TEST(GenerationStages, TakeTurns) {
     if (trace.name(op) == "send_activations") order += ">";
   }
   EXPECT_EQ(order, "0>0><1><1><2><2><3><3><4><4>");
+}
+
+// ---- Lengths from recorded requests. --------------------------------------------------------------------------------
+
+std::string written(const std::string& name, const std::string& text) {
+  const std::string path = ::testing::TempDir() + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+GenerateOptions drawn(const std::string& file, GenerateSettings more = {}) {
+  GenerateSettings settings = {{"model", "opt-125m"}, {"requests", file}, {"block", "2x3"}};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return parse_generate_settings(settings);
+}
+
+std::string refused(const std::string& text, const GenerateSettings& more = {}) {
+  try {
+    drawn(written("requests", text), more);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// A micro-batch's prompt is its longest one, the block's new tokens the longest output: with one request in the file,
+// that one; with two, one of two.
+TEST(Requests, GiveLengths) {
+  const std::string csv = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,40,7\n";
+  const std::string json = "{\"timestamp\": 0, \"input_length\": 50, \"output_length\": 9, \"hash_ids\": [1, 2]}\n";
+  GenerateOptions options = drawn(written("azure.csv", csv));
+  EXPECT_THAT(options.sequence_lengths, ElementsAre(40, 40, 40));
+  EXPECT_EQ(options.generation->new_tokens, 7u);
+  EXPECT_EQ(options.batch, 6u);
+  options = drawn(written("mooncake.jsonl", json), {{"new-tokens", "3"}});
+  EXPECT_THAT(options.sequence_lengths, ElementsAre(50, 50, 50));
+  EXPECT_EQ(options.generation->new_tokens, 3u);
+  const std::string both = written("both.jsonl", json + "{\"input_length\": 30, \"output_length\": 1}\n\n");
+  std::set<std::vector<Count>> seen;
+  for (int seed = 1; seed <= 20; ++seed) {
+    const GenerateSettings settings = {{"request-seed", std::to_string(seed)}};
+    options = drawn(both, settings);
+    EXPECT_EQ(options.sequence_lengths, drawn(both, settings).sequence_lengths);
+    for (const Count length : options.sequence_lengths) EXPECT_TRUE(length == 30 || length == 50);
+    seen.insert(options.sequence_lengths);
+  }
+  EXPECT_GT(seen.size(), 2u);
+}
+
+TEST(Requests, AreRefusedWithTheirLine) {
+  const std::string header = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
+  EXPECT_THAT(refused("TIMESTAMP,ContextTokens\n1,2\n"),
+              HasSubstr("requests:1: column 'GeneratedTokens' is missing; the file has TIMESTAMP, ContextTokens"));
+  EXPECT_THAT(refused(header + "0,5,6\n0,-5,6\n"),
+              HasSubstr("requests:3: ContextTokens: '-5' is not a whole number of tokens from 1 to 16777216"));
+  EXPECT_THAT(refused(header + "0,5,many\n"), HasSubstr("requests:2: GeneratedTokens: 'many' is not"));
+  EXPECT_THAT(refused(header), HasSubstr("there are no requests in the file"));
+  EXPECT_THAT(refused("{\"input_length\": 5}\n"), HasSubstr("requests:1: key 'output_length' is missing"));
+  EXPECT_THAT(refused("{\"input_length\": 5, \"output_length\": 1}\n{\"input_length\": -5, \"output_length\": 1}\n"),
+              HasSubstr("requests:2: input_length: '-5' is not"));
+  EXPECT_THAT(refused("{\"input_length\": \"5\", \"output_length\": 1}\n"),
+              HasSubstr("requests:1: input_length: '\"5\"'"));
+  EXPECT_THAT(refused("{\"input_length\": 5,\n"), HasSubstr("requests:1: the line is no JSON object"));
+  EXPECT_THAT(refused(header + "0,5,6\n", {{"prompt", "4"}}), HasSubstr("--prompt and --requests exclude each other"));
+  const std::string good = written("long.csv", header + "0,5000,6\n");
+  EXPECT_THAT(error_of(drawn(good)), HasSubstr("--prompt: 5000 is longer than the 2048 tokens that opt-125m takes"));
+  EXPECT_THAT(error_of(drawn(written("sum.csv", header + "0,2000,60\n"))),
+              HasSubstr("a prompt of 2000 and 60 new tokens are longer than the 2048"));
 }
 
 TEST(TextGeneration, RefusesWhatIsNone) {

@@ -29,6 +29,7 @@
 #include "traces/import/pytorch/chakra.h"
 #include "traces/import/pytorch/import_kineto.h"
 #include "traces/import/pytorch/import_pytorch.h"
+#include "traces/import/request_file.h"
 
 namespace tencache::fuzz {
 namespace {
@@ -142,6 +143,7 @@ constexpr Reader all_readers[] = {
     {"model", [](std::string_view bytes) { parse_model(bytes, "model.yaml"); }},
     {"prices", [](std::string_view bytes) { parse_price_table(bytes, "prices.yaml"); }},
     {"pytorch", pytorch},
+    {"requests", [](std::string_view bytes) { read_requests(MemoryFile(bytes).path()); }},
     {"sweep",
      [](std::string_view bytes) {
        parse_sweep_file(bytes, "sweep.yaml",

@@ -46,16 +46,17 @@ void check_sequences(const GenerateOptions& o) {
     }
     return;
   }
-  if (o.sequence_lengths.empty()) refuse("seq", "is missing: tokens a sequence, such as 512");
+  const char* const option = o.generation ? "prompt" : "seq";
+  if (o.sequence_lengths.empty()) refuse(option, "is missing: tokens a sequence, such as 512");
   if (o.sequence_lengths.size() != 1 && o.sequence_lengths.size() != o.micro_batches) {
-    refuse("seq", number(o.sequence_lengths.size()) + " lengths for " + number(o.micro_batches) +
-                      " micro-batches; give one, or one for each");
+    refuse(option, number(o.sequence_lengths.size()) + " lengths for " + number(o.micro_batches) +
+                       " micro-batches; give one, or one for each");
   }
   for (const std::uint64_t length : o.sequence_lengths) {
-    check_at_least_one("seq", length);
+    check_at_least_one(option, length);
     const std::uint64_t longest = o.model.max_sequence != 0 ? o.model.max_sequence : 1u << 24;
     if (length > longest) {
-      refuse("seq",
+      refuse(option,
              number(length) + " is longer than the " + number(longest) + " tokens that " + o.model.name + " takes");
     }
   }

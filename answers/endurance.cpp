@@ -6,6 +6,7 @@
 
 #include "answers/result.h"
 #include "core/text.h"
+#include "studies/generation.h"
 
 namespace tencache {
 namespace {
@@ -73,6 +74,13 @@ EnduranceAnswer endurance_answer(const Workload& workload, const Outcome& outcom
     answer.iteration_seconds = outcome.result.iteration_seconds();
     answer.tiers = wear_of(outcome, workload.machine, options);
     answer.rating = ratings_of(answer.tiers, options, rated);
+    if (const auto generation = generation_of(*workload.trace, outcome.rank); generation && generation->tokens > 0) {
+      double bytes = 0;
+      for (const TierWear& wear : answer.tiers) {
+        bytes += static_cast<double>(wear.ssds) * wear.ssd_written_bytes_per_iteration;
+      }
+      answer.written_bytes_per_million_tokens.emplace(bytes / static_cast<double>(generation->tokens) * 1e6);
+    }
   } else {
     answer.reason = outcome.result.misfit;
   }
@@ -107,6 +115,10 @@ Document document_of(const EnduranceAnswer& answer) {
       fmt::format("Written to each SSD, in the steady state. Rated for: {}.\n", answer.rating.value_or(""));
   if (answer.write_amplification != 1) {
     below += fmt::format("A day's figure with a write amplification of {}.\n", answer.write_amplification);
+  }
+  if (answer.written_bytes_per_million_tokens) {
+    below += fmt::format("Per million generated tokens {} are written.\n",
+                         drive_bytes_text(*answer.written_bytes_per_million_tokens));
   }
   document.add_text("\n" + below + answer.left_out);
   document.add_paragraph(below);

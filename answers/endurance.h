@@ -24,6 +24,7 @@ struct EnduranceAnswer {
   double write_amplification = 1;
   std::optional<std::string> rating;  // where it comes from
   std::vector<TierWear> tiers;
+  Absent<double> written_bytes_per_million_tokens;  // of a text generation, to all SSDs, in its generated tokens
   std::vector<std::string> notes;
   Json rescaled, gpu_time, manifest, timing;
 
@@ -32,7 +33,7 @@ struct EnduranceAnswer {
   std::string left_out;  // a line on each storage that is no SSD of the machine
 };
 TENCACHE_ANSWER(EnduranceAnswer, policy, machine, trace, fits, reason, iteration_seconds, duty, write_amplification,
-                rating, tiers, notes, rescaled, gpu_time, manifest, timing)
+                rating, tiers, written_bytes_per_million_tokens, notes, rescaled, gpu_time, manifest, timing)
 
 // `rated`: what --tbw says; may be empty.
 EnduranceAnswer endurance_answer(const Workload& workload, const Outcome& outcome, const WearOptions& options,

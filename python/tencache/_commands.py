@@ -365,12 +365,14 @@ def models() -> list[dict]:
     return _ask("models")
 
 
-def generate(model: Path, batch: int, seq: Union[int, str, Sequence[int], None] = None, **options: Any) -> _core.Trace:
-    """A training step's trace from a model's description and modelled kernel times.
+def generate(
+    model: Path, batch: Optional[int] = None, seq: Union[int, str, Sequence[int], None] = None, **options: Any
+) -> _core.Trace:
+    """A training step's trace from a model's description and modelled kernel times; a text generation's with new_tokens.
 
     Args:
         model: a name of `models()`, or a YAML or Hugging Face config.json file.
-        batch: sequences an iteration.
+        batch: sequences an iteration; of a text generation none, but prompt=512, block="8x1".
         seq: tokens a sequence, or a list of one length for each micro-batch.
         options: those of `tencache generate`, such as gpu="a100-80g", precision="bf16", recompute="block".
     """

@@ -192,6 +192,34 @@ TEST_F(GenerationQuestions, WritesAConfigurationForZeroInference) {
   EXPECT_EQ(json["bf16"]["enabled"], true);
 }
 
+// A CPU that holds none of it: all that leaves the GPU is written to the SSD.
+TEST_F(GenerationQuestions, EnduranceCountsTokens) {
+  const std::vector<std::string> ask_for = {"endurance", "--model", "gpt2",     "--new-tokens", "4",
+                                            "--prompt",  "512",     "--block",  "16x2",         "--order",
+                                            "zigzag",    "-m",      "ssd.yaml", "-p",           "lru"};
+  std::ofstream(path("ssd.yaml")) << "name: ssd\n"
+                                     "gpu: a10g\n"
+                                     "tiers:\n"
+                                     "  - {name: gpu, kind: gpu, capacity: 480MiB, granularity: 4KiB}\n"
+                                     "  - {name: cpu, kind: cpu, capacity: 260MiB, granularity: 4KiB}\n"
+                                     "  - {name: nvme, kind: nvme, capacity: 8GiB, granularity: 4KiB}\n"
+                                     "links:\n"
+                                     "  - {name: h2d, from: cpu, to: gpu, bandwidth: 2GB/s}\n"
+                                     "  - {name: d2h, from: gpu, to: cpu, bandwidth: 2GB/s}\n"
+                                     "  - {name: read, from: nvme, to: gpu, bandwidth: 1GB/s}\n"
+                                     "  - {name: write, from: gpu, to: nvme, bandwidth: 1GB/s}\n"
+                                     "initial_tier: cpu\n";
+  std::vector<std::string> with_json = ask_for;
+  with_json.push_back("--json");
+  const Answer answer = run(with_json);
+  ASSERT_EQ(answer.code, 0) << answer.out << answer.err;
+  const Json json = answer.json();
+  const double written = json["tiers"][0]["ssd_written_bytes_per_iteration"];
+  EXPECT_GT(written, 0);
+  EXPECT_DOUBLE_EQ(json["written_bytes_per_million_tokens"], written / (32 * 4) * 1e6);
+  EXPECT_THAT(run(ask_for).out, HasSubstr("Per million generated tokens "));
+}
+
 TEST_F(GenerationQuestions, RefusesWhatContradicts) {
   const std::vector<std::string> training = {"fit", "small.trace.jsonl", "--no-rescale", "-m", "m.yaml", "-p", "lru"};
   const auto with = [](std::vector<std::string> words, const std::vector<std::string>& more) {

@@ -111,4 +111,25 @@ WrittenConfig write_zero_inference_config(const std::map<std::string, std::strin
   return {document.dump(2) + "\n", {}};
 }
 
+WrittenConfig write_flexgen_arguments(const std::map<std::string, std::string>& settings, std::uint64_t requests,
+                                      std::uint64_t micro_batches) {
+  if (settings.at("solve") == "lp") {
+    throw Error("--flexgen: with solve=lp the shares are chosen in the run; give --set solve=given");
+  }
+  std::string text = "--percent";
+  for (const char* what : {"weights", "cache", "hidden"}) {
+    for (const char* tier : {"_gpu", "_cpu"}) text += " " + settings.at(std::string(what) + tier);
+  }
+  text += " --gpu-batch-size " + std::to_string(requests) + " --num-gpu-batches " + std::to_string(micro_batches);
+  text += " --pin-weight " + std::string(settings.at("pin_weights") == "true" ? "1" : "0");
+  return {text + "\n", {}};
+}
+
+WrittenConfig write_llama_cpp_arguments(const std::map<std::string, std::string>& settings) {
+  std::string text = "-ngl " + settings.at("gpu_layers");
+  if (settings.at("cpu_moe") != "0") text += " --n-cpu-moe " + settings.at("cpu_moe");
+  if (settings.at("kv_offload") == "false") text += " --no-kv-offload";
+  return {text + "\n", {}};
+}
+
 }  // namespace tencache

@@ -21,4 +21,12 @@ WrittenConfig write_device_map(const std::map<std::string, std::string>& setting
 WrittenConfig write_zero_inference_config(const std::map<std::string, std::string>& settings, const Trace& trace,
                                           const TrainingShape& shape);
 
+// Arguments of FlexGen's flex_opt.py, of policy `flexgen`, for blocks of so many micro-batches. Throws Error where a linear
+// program chooses the shares.
+WrittenConfig write_flexgen_arguments(const std::map<std::string, std::string>& settings, std::uint64_t requests,
+                                      std::uint64_t micro_batches);
+
+// Arguments of llama.cpp's programs, of policy `llama-cpp`.
+WrittenConfig write_llama_cpp_arguments(const std::map<std::string, std::string>& settings);
+
 }  // namespace tencache

@@ -110,7 +110,15 @@ struct ConfigSource {
   const MachineSpec* machine = nullptr;
   nlohmann::ordered_json base = nullptr;  // of --from-deepspeed
   std::string deepspeed_file = {};
+  std::uint64_t micro_batches = 1;  // of a text generation's block
 };
+
+// Throws Error unless the policy is that of the option.
+void require_policy(const ConfigSource& source, const char* option, const char* policy) {
+  if (source.policy != policy) {
+    throw Error(fmt::format("{}: is of policy {}, not of {}", option, policy, source.policy));
+  }
+}
 
 struct ConfigWriter {
   const char* option;
@@ -146,6 +154,16 @@ constexpr ConfigWriter config_writers[] = {
        return source.trace == nullptr ? WrittenConfig()
                                       : write_device_map(source.resolved, *source.trace, *source.machine);
      }},
+    {"--flexgen", "The same of policy flexgen, as arguments of FlexGen: --percent and the block",
+     [](const ConfigSource& source) {
+       require_policy(source, "--flexgen", "flexgen");
+       return write_flexgen_arguments(source.resolved, source.shape.micro_batch, source.micro_batches);
+     }},
+    {"--llama-cpp", "The same of policy llama-cpp, as arguments of llama.cpp: -ngl, --n-cpu-moe, --no-kv-offload",
+     [](const ConfigSource& source) {
+       require_policy(source, "--llama-cpp", "llama-cpp");
+       return write_llama_cpp_arguments(source.resolved);
+     }},
 };
 
 // Writes what was asked for; what its format cannot say goes to stderr.
@@ -161,6 +179,14 @@ void write_configurations(const TuneQuestion& asked, const Tuned& tuned, const D
   source.deepspeed_file = deepspeed_file_of(asked.configs);
   if (const auto requests = tuned.best().settings.find("requests"); requests != tuned.best().settings.end()) {
     source.shape.micro_batch = std::stoull(requests->second);
+  }
+  if (const std::uint64_t one = source.shape.micro_batch; one > 0) {
+    const auto batches = tuned.best().settings.find("micro-batches");
+    source.micro_batches =
+        batches == tuned.best().settings.end()
+            ? std::max<std::uint64_t>(
+                  1, workload.trace->header.batch / std::max<std::uint64_t>(1, shape_of(workload).micro_batch))
+            : std::stoull(batches->second);
   }
   const auto write = [](const std::string& file, const WrittenConfig& written) {
     write_file(file, written.text);

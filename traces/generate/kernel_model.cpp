@@ -75,7 +75,10 @@ Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, 
   if (kernel.kind == KernelKind::matmul && shaped) {
     const auto number = [&](std::size_t i) { return static_cast<double>(kernel.shape[i]); };
     seconds = matmul_seconds(number(0), number(1), number(2), number(3), kernel.unaligned, kernel.fp8, packed);
-    if (!kernel.unaligned || precision_ == Precision::fp32) seconds *= std::exp(nearest(kernel).log_correction);
+    const bool of_vector = kernel.shape[1] == 1 || kernel.shape[2] == 1;  // no measured product is
+    if (!of_vector && (!kernel.unaligned || precision_ == Precision::fp32)) {
+      seconds *= std::exp(nearest(kernel).log_correction);
+    }
     seconds = seconds / gpu_.kernels.sustained;
   } else if (kernel.kind == KernelKind::attention || kernel.kind == KernelKind::attention_backward) {
     seconds =
@@ -113,6 +116,8 @@ double KernelModel::matmul_seconds(double batch, double m, double n, double k, b
   const double precision_share = fp32 ? c.fp32_share : 1;
   const double depth = c.depth * (fp32 ? peak / std::max({gpu_.bf16_flops, gpu_.fp16_flops, peak}) : 1);
   // Cores for single precision read any row alike.
+  // A product with a vector has kernels of its own, which wait for memory alone.
+  if (m == 1 || n == 1) return c.start_ns * 1e-9 + std::max(flops / (peak * c.share), traffic);
   if (unaligned && !fp32) return c.start_ns * 1e-9 + std::max(flops / (peak * c.unaligned_share), traffic);
 
   const auto processors = static_cast<double>(gpu_.multiprocessors);

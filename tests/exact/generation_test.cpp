@@ -567,8 +567,8 @@ TEST(WeightFormats, OfACacheAreExpandedBeforeAttention) {
 
 // ---- Pipeline stages. -----------------------------------------------------------------------------------------------
 
-// Every stage has its layers, and all together do what one rank does: the same flops in every step, the same cache. Each
-// transfer has a sender and a receiver, and each stage's ops wait for no one for ever.
+// Every stage has its layers, and all together do what one rank does: the same flops in every step, the same cache.
+// Each transfer has a sender and a receiver, and no stage waits for ever.
 TEST(GenerationStages, DoTogetherWhatOneRankDoes) {
   for (const BlockOrder order : {BlockOrder::row, BlockOrder::zigzag}) {
     for (const Count stages : {2u, 3u, 4u}) {

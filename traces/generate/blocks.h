@@ -35,12 +35,17 @@ struct FeedForward {
   bool joined = false;    // gate and up are one layer, `up`, by turns (gpt-oss)
 };
 
+// From the layer's input down to narrow vectors; from that of keys and values up again.
+struct LatentProjections {
+  Linear query_down, down, up;
+  Norm query_down_norm, norm;
+};
+
 struct Layer {
   Norm attention_norm, feed_forward_norm;  // feed_forward_norm: absent where both read the same (Falcon-7B)
   Linear query, key, value, query_key_value, attention_output;
-  Norm query_norm, key_norm;             // head by head; Qwen3 only
-  Linear query_down, latent, latent_up;  // latent attention only
-  Norm query_down_norm, latent_norm;
+  Norm query_norm, key_norm;   // head by head; Qwen3 only
+  LatentProjections latent;    // latent attention only
   Parameter* sinks = nullptr;  // a score a head that takes part in the softmax and leads nowhere (gpt-oss)
   Count window = 0;            // tokens that a token sees; 0: all
   FeedForward feed_forward;    // or the shared experts

@@ -11,13 +11,13 @@ TensorId LatentAttentionOps::forward(Layer& layer, const MicroBatch& micro, Tens
   NormState norm_state;
   Inputs inputs;
   TensorId source = x;
-  if (layer.query_down) {
-    source = linears_.linear(layer.query_down, x, tokens, linear_state);
-    source = norm(rank_, layer.query_down_norm, source, tokens, norm_state);
+  if (layer.latent.query_down) {
+    source = linears_.linear(layer.latent.query_down, x, tokens, linear_state);
+    source = norm(rank_, layer.latent.query_down_norm, source, tokens, norm_state);
   }
   inputs.query = linears_.linear(layer.query, source, tokens, linear_state);
-  const TensorId joint = linears_.linear(layer.latent, x, tokens, linear_state);
-  inputs.latent = norm(rank_, layer.latent_norm, joint, tokens, norm_state);
+  const TensorId joint = linears_.linear(layer.latent.down, x, tokens, linear_state);
+  inputs.latent = norm(rank_, layer.latent.norm, joint, tokens, norm_state);
   TensorId query = inputs.query;
   if (rank_.kernels.eager()) query = step_.activation(module, "rotated_query", tokens * heads * model_.head_dimension);
   inputs.key_rope = step_.activation(module, "rotated_key", tokens * rope);
@@ -39,7 +39,7 @@ TensorId LatentAttentionOps::attend_prompt(Layer& layer, const MicroBatch& micro
   const Count tokens = micro.tokens(), heads = rank_.heads, dimension = model_.head_dimension;
   const Count value = model_.value_dimension;
   LinearState state;
-  const TensorId expanded = linears_.linear(layer.latent_up, inputs.latent, tokens, state);
+  const TensorId expanded = linears_.linear(layer.latent.up, inputs.latent, tokens, state);
   const TensorId key = step_.activation(module, "key", tokens * heads * dimension);
   const Bytes copied = tokens * heads * (plain() + dimension) * step_.element_bytes();
   step_.op("concatenate", module, {.kernel = {.kind = KernelKind::copy}, .bytes = copied}, {expanded, inputs.key_rope},
@@ -61,12 +61,12 @@ TensorId LatentAttentionOps::attend_cache(Layer& layer, const MicroBatch& micro,
   const Count sequences = micro.sequences, heads = rank_.heads, rank = model_.key_value_rank;
   const Count width = rank + model_.rope_dimension, value = model_.value_dimension;
   const Bytes e = step_.element_bytes();
-  const TensorId weight = linears_.weight_for(layer.latent_up);
+  const TensorId weight = linears_.weight_for(layer.latent.up);
   // The products with the two halves of the weight, each head by itself.
   const auto product = [&](Count in, Count out, Count of_weight) {
     Cost cost = matmul(heads, sequences, out, in, {in, out});
     const Count rows = plain() + value;
-    cost.packed = linears_.packed_bytes(*layer.latent_up.weight) * of_weight / rows;
+    cost.packed = linears_.packed_bytes(*layer.latent.up.weight) * of_weight / rows;
     cost.bytes = sequences * heads * (in + out) * e + step_.bytes(weight) * of_weight / rows;
     return cost;
   };

@@ -54,8 +54,8 @@ TensorId LayerOps::run_forward(Layer& layer, const MicroBatch& micro, TensorId x
     return y;
   };
   const auto attend = [&](TensorId input) {
-    return layer.latent ? latent_attention_.forward(layer, micro, input)
-                        : attention_.forward(layer, micro, input, state.attention);
+    return layer.latent.down ? latent_attention_.forward(layer, micro, input)
+                             : attention_.forward(layer, micro, input, state.attention);
   };
   const Module& attention_module = layer.attention_module;
   const Module& feed_forward_module = layer.feed_forward_module;

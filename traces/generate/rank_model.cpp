@@ -376,15 +376,15 @@ void Builder::add_to_layer(Layer& layer, Part part, const NameParts& name, Param
     case Part::key_norm:
       return attach(layer.key_norm, name, parameter);
     case Part::query_down:
-      return attach(layer.query_down, name, parameter);
+      return attach(layer.latent.query_down, name, parameter);
     case Part::query_down_norm:
-      return attach(layer.query_down_norm, name, parameter);
+      return attach(layer.latent.query_down_norm, name, parameter);
     case Part::latent:
-      return attach(layer.latent, name, parameter);
+      return attach(layer.latent.down, name, parameter);
     case Part::latent_norm:
-      return attach(layer.latent_norm, name, parameter);
+      return attach(layer.latent.norm, name, parameter);
     case Part::latent_up:
-      return attach(layer.latent_up, name, parameter);
+      return attach(layer.latent.up, name, parameter);
     case Part::sinks:
       layer.sinks = &parameter;
       return;

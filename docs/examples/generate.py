@@ -52,8 +52,8 @@ class Decoder(nn.Module):
 
 
 def leave_in_file(model, path):
-    """The weights lie one behind the other in the file, after a header, and the model's are private mappings of them: as
-    with safetensors."""
+    """The weights lie one behind the other in the file, after a header. The model has private mappings of them, as with
+    safetensors."""
     offset = 1000
     if not os.path.exists(path):
         with open(path, "wb") as file:

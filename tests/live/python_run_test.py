@@ -130,7 +130,7 @@ print(torch.get_num_threads(), float(torch.nn.Linear(2, 2)(torch.ones(2)).sum())
             with open(answer, encoding="utf-8") as file:
                 live = json.load(file)["live"]
             self.assertGreater(live["bytes_left_in_files"], 0.99 * len(content))  # all but biases and norms
-            # In the third step only: it is the first that finds keys and values of other tokens in tensors of their own.
+            # In the third step only, the first that finds earlier keys and values in tensors of their own.
             self.assertLessEqual(live["deviations"], 12, live["first_deviation"])
         with open(weights, "rb") as file:
             self.assertEqual(file.read(), content, "the program's file was written to")

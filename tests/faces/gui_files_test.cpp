@@ -115,7 +115,7 @@ TEST_F(Files, TimelinesReadAsTheyWereWritten) {
 // Of a text generation, a step begins with the first of its ops, in each iteration.
 TEST_F(Files, TimelinesKeepSteps) {
   Recording recording = simulate_recording("predicted: on-demand");
-  EXPECT_TRUE(Run(recording).steps().empty());
+  EXPECT_TRUE(gui::Run(recording).steps().empty());
   Trace& trace = recording.trace;
   ASSERT_GT(trace.ops.size(), 3u);
   for (OpIndex op = 0; op < trace.ops.size(); ++op) {
@@ -124,7 +124,7 @@ TEST_F(Files, TimelinesKeepSteps) {
     trace.ops[op].device = Device::gpu;
   }
   write_chrome_trace(path("t.json"), {{recording.title, &recording.timeline, &recording.machine, &recording.trace}});
-  const Run run(std::move(read_timeline(path("t.json")).at(0)));
+  const gui::Run run(std::move(read_timeline(path("t.json")).at(0)));
   const std::size_t in_iteration = 1 + (trace.ops.size() - 1) / 2;
   ASSERT_EQ(run.steps().size(), run.iteration_count() * in_iteration);
   for (std::size_t i = 0; i < run.steps().size(); ++i) {

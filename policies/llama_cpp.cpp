@@ -22,6 +22,7 @@
 
 #include "core/error.h"
 #include "policies/block_slots.h"
+#include "policies/common_options.h"
 #include "policies/moving_unit.h"
 #include "policies/policy_library.h"
 #include "policies/weight_homes.h"
@@ -77,6 +78,7 @@ class LlamaCpp final : public Policy {
     options.flag("kv_offload", kv_offload_, "KV caches of the GPU's layers live there (false: --no-kv-offload)");
     options.number("offload_from", offload_from_, "tokens", "of a prompt that the GPU computes, whatever the layer")
         .fixed(Options::rules_of_a_system);
+    add_overflow_option(options, overflow_);
     options.flag("fit", fit_, "fewer layers on the GPU, if they do not fit").fixed(Options::counts_misfits);
   }
 
@@ -95,7 +97,7 @@ class LlamaCpp final : public Policy {
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout;
-    layout.fallback_eviction = false;
+    layout.fallback_eviction = overflow_ == "evict";
     layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
     if (program == nullptr) return layout;
     const Trace& trace = program->trace;
@@ -295,6 +297,7 @@ class LlamaCpp final : public Policy {
 
   std::uint64_t gpu_layers_ = 999, cpu_moe_ = 0, offload_from_ = 32;
   bool kv_offload_ = true, fit_ = true;
+  std::string overflow_ = "oom";
   std::vector<TierId> homes_;  // by tensor
   std::size_t misplaced_ = 0;  // ops
 };

@@ -50,7 +50,10 @@ void Ledger::stall(std::uint8_t lane, Nanoseconds until, StallCause cause, OpInd
   Nanoseconds& since = idle_since_ns_[lane];
   if (until <= since) return;
   if (lane == 0) {
-    phase(since, until, op, cause == StallCause::cpu_optimizer);
+    // What the GPU has waited for is what the CPU did last.
+    const bool for_cpu = cause == StallCause::cpu_compute;
+    if (for_cpu) phase_ = cpu_phase_;
+    phase(since, until, for_cpu ? none : op, cause == StallCause::cpu_optimizer);
     counters_.stall_ns[static_cast<std::size_t>(cause)] += until - since;
     if (cause == StallCause::cpu_optimizer) counters_.cpu_wait_compute_ns += cpu_computing(since, until);
   }
@@ -90,6 +93,7 @@ void Ledger::compute(std::uint8_t lane, const OpTiming& op, Nanoseconds until) {
   (lane == gpu_lane   ? counters_.compute_ns
    : lane == cpu_lane ? counters_.cpu_compute_ns
                       : counters_.communication_ns) += passed;
+  if (lane == cpu_lane && program_ != nullptr && op.op != none) cpu_phase_ = program_->trace.ops[op.op].phase;
   if (lane == cpu_lane && passed > 0) cpu_computed(since, until);
   add({.start_ns = since, .end_ns = until, .kind = SpanKind::op, .lane = lane, .iteration = op.iteration, .op = op.op});
   since = until;

@@ -95,6 +95,7 @@ class Ledger {
   Counters counters_;
   std::array<Nanoseconds, lane_count> idle_since_ns_{};  // attributed up to there; never decreases
   Phase phase_ = Phase::forward;                         // that the GPU lane's time counts for
+  Phase cpu_phase_ = Phase::forward;                     // of the op that the CPU lane was done with last
   Nanoseconds updates_begun_ns_ = -1;                    // the CPU's first of this iteration; -1: none begun yet
   // Begins and ends, ascending and disjoint; each ends after idle_since_ns_[0] as the last was added: no stall reaches
   // further back.

@@ -21,10 +21,11 @@ inline constexpr std::array colours = {
     Colour{"p3", 0x009e73, 0x009e73},         Colour{"p4", 0x964b00, 0x964b00},     Colour{"p5", 0xf0c387, 0xf0c387},
     Colour{"gap", 0xb9bfc7, 0x59626d},        Colour{"c0", 0xd55e00, 0xd55e00},     Colour{"c1", 0xe69f00, 0xe69f00},
     Colour{"c2", 0xcc79a7, 0xcc79a7},         Colour{"c3", 0x8e4d95, 0x8e4d95},     Colour{"c4", 0xf0e442, 0xf0e442},
-    Colour{"c5", 0x30353b, 0xf2f2f2},         Colour{"c6", 0x8a6d3b, 0xb99b6b},     Colour{"r0", 0x0072b2, 0x0072b2},
-    Colour{"r1", 0xe69f00, 0xe69f00},         Colour{"r2", 0x56b4e9, 0x56b4e9},     Colour{"r3", 0x009e73, 0x009e73},
-    Colour{"r4", 0x90c856, 0x90c856},         Colour{"r5", 0xcc79a7, 0xcc79a7},     Colour{"r6", 0xb9bfc7, 0x59626d},
-    Colour{"r7", 0x7a55f0, 0x7a55f0},         Colour{"r8", 0xd55e00, 0xd55e00},     Colour{"busy", 0x4c8fc0, 0x4c8fc0},
+    Colour{"c5", 0x30353b, 0xf2f2f2},         Colour{"c6", 0x8a6d3b, 0xb99b6b},     Colour{"c7", 0x1712fc, 0x1712fc},
+    Colour{"r0", 0x0072b2, 0x0072b2},         Colour{"r1", 0xe69f00, 0xe69f00},     Colour{"r2", 0x56b4e9, 0x56b4e9},
+    Colour{"r3", 0x009e73, 0x009e73},         Colour{"r4", 0x90c856, 0x90c856},     Colour{"r5", 0xcc79a7, 0xcc79a7},
+    Colour{"r6", 0xb9bfc7, 0x59626d},         Colour{"r7", 0x7a55f0, 0x7a55f0},     Colour{"r8", 0xd55e00, 0xd55e00},
+    Colour{"busy", 0x4c8fc0, 0x4c8fc0},
 };
 
 // Of a name that is there.

@@ -77,6 +77,7 @@ class Flexgen final : public Policy {
                 "whether weights are fetched beside attention on the CPU")
         .fixed(Options::rules_of_a_system);
     options.choice("barrier", barrier_, {"slot", "none"}, "what a slot waits for").fixed(Options::rules_of_a_system);
+    add_overflow_option(options, overflow_);
     options.flag("pin_weights", pin_weights_, "weights in CPU memory are page-locked");
     check("weights", weights_);
     check("cache", cache_);
@@ -97,7 +98,7 @@ class Flexgen final : public Policy {
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout;
-    layout.fallback_eviction = false;
+    layout.fallback_eviction = overflow_ == "evict";
     layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
     layout.copy_memory[static_cast<std::size_t>(Role::kv_cache)] = CopyMemory::pageable;
     if (!pin_weights_) {
@@ -147,8 +148,10 @@ class Flexgen final : public Policy {
   using Homes = std::vector<TierId>;  // by tensor; no_tier: it has none, and stays where it was made
 
   static void add_shares(Options& options, const std::string& name, Percents& shares) {
-    options.number(name + "_gpu", shares.gpu, "%", "share of the " + name + " that lives on the GPU");
-    options.number(name + "_cpu", shares.cpu, "%", "share of the " + name + " that lives in CPU memory");
+    options.number(name + "_gpu", shares.gpu, "%", "share of the " + name + " that lives on the GPU")
+        .fixed(Options::follows);  // with solve=lp
+    options.number(name + "_cpu", shares.cpu, "%", "share of the " + name + " that lives in CPU memory")
+        .fixed(Options::follows);
   }
 
   // ---- Homes.
@@ -318,7 +321,8 @@ class Flexgen final : public Policy {
 
   Percents weights_, cache_, hidden_;
   std::string solve_ = "given";
-  std::string placement_ = "midpoint", attention_ = "trace", cpu_attention_ = "serial", barrier_ = "slot";
+  std::string placement_ = "midpoint", attention_ = "trace", cpu_attention_ = "serial", barrier_ = "slot",
+              overflow_ = "oom";
   bool pin_weights_ = true;
   AllShares shares_;
   Homes homes_;

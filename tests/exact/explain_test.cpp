@@ -171,7 +171,7 @@ TEST(Explain, TheCpusTimeIsConfirmed) {
   add_op(trace, "forward", {t}, {});
   add_op(trace, "update", {t}, {t}, Device::cpu);
   const Explanation explanation = explain_lru(trace, machine(32 * MiB, GiB));
-  const ExplainedCause& cpu = cause_named(explanation, StallCause::cpu_optimizer);
+  const ExplainedCause& cpu = cause_named(explanation, StallCause::cpu_compute);
   EXPECT_NEAR(cpu.attributed_seconds, 0.01, 1e-5);
   EXPECT_NEAR(cpu.confirmed_seconds, 0.01, 1e-5);
   EXPECT_NEAR(explanation.in_turn.remainder_seconds, 0, 1e-6);

@@ -666,7 +666,8 @@ TEST(MachineYaml, UnknownMachineListsTheNames) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("unknown machine 'g10-a1000'"),
-                                    HasSubstr("demo-small-gpu, dgx-2-v100, flexgen-t4, g10-a100, g10-a100-small")));
+                                    HasSubstr("demo-small-gpu, dgx-2-v100, endor-4080, endor-4080-gds, "
+                                              "flexgen-t4, g10-a100, g10-a100-small")));
   }
   EXPECT_THROW(read_machine("./no-such-file.yaml"), Error);
   EXPECT_THROW(read_machine(::testing::TempDir()), Error);

@@ -173,7 +173,8 @@ PlacedOps place_on_cpu(Trace& trace, const Policy& policy, const MachineSpec& ma
 }
 
 bool lacks_cpu_time(const Op& op) {
-  return op.device == Device::cpu && op.duration_ns == 0 && op.duration_source == DurationSource::modelled;
+  return op.device == Device::cpu && op.duration_ns == 0 && op.duration_source == DurationSource::modelled &&
+         op.phase != Phase::optimizer;
 }
 
 CpuOps time_cpu_ops(Trace& trace, const MachineSpec& machine) {

@@ -243,12 +243,13 @@ TEST(BoundTest, NoRunIsFaster) {
   Tally tally;
   check_all(20'000'000, 6000, {.optimizer = true}, tally);
   check_all(21'000'000, 3000, {.policy = "random", .optimizer = true}, tally);
+  check_all(22'000'000, 1000, {.policy = "foresight", .optimizer = true}, tally);
   // Else it would prove little.
   EXPECT_GT(tally.runs, case_count(5000));
-  EXPECT_GT(tally.beyond_compute, tally.runs / 6);
+  EXPECT_GT(tally.beyond_compute, tally.runs / 5);
   EXPECT_GT(tally.steady, tally.runs / 20);
   EXPECT_GT(tally.moved, tally.runs / 50);
-  EXPECT_GT(tally.tight, tally.runs / 70);
+  EXPECT_GT(tally.tight, tally.runs / 50);
 }
 
 }  // namespace

@@ -186,10 +186,10 @@ void put_beside(std::uint64_t seed, Trace& trace) {
   }
 }
 
-// In a quarter of the cases some tensors are stored in a smaller format.
+// In an eighth of the cases some tensors are stored in a smaller format.
 void store_otherwise(std::uint64_t seed, bool real_pages, Trace& trace) {
   Random random(seed ^ 0x73746f726564);
-  if (real_pages || !random.one_in(4)) return;
+  if (real_pages || !random.one_in(8)) return;
   for (Tensor& tensor : trace.tensors) {
     if (random.one_in(3)) tensor.stored_bytes = random.between(1, tensor.bytes);
   }

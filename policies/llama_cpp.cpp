@@ -25,6 +25,7 @@
 #include "policies/common_options.h"
 #include "policies/moving_unit.h"
 #include "policies/policy_library.h"
+#include "policies/storage.h"
 #include "policies/weight_homes.h"
 
 namespace tencache {
@@ -105,14 +106,7 @@ class LlamaCpp final : public Policy {
     if (cpu == no_tier) {
       throw Error("policy 'llama-cpp' needs a machine with CPU memory; '" + machine.name + "' has none");
     }
-    const std::vector<TierId> homes = homes_of(trace, machine);
-    for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
-      const Bytes bytes = trace.tensors[tensor].bytes, chunk = layout.chunk_bytes;
-      const Bytes chunks = chunk == 0 ? 1 : (bytes + chunk - 1) / chunk;
-      const bool known = trace.tensors[tensor].persistent && homes[tensor] != no_tier;
-      layout.start.insert(layout.start.end(), chunks,
-                          known ? static_cast<std::uint8_t>(1u << homes[tensor]) : std::uint8_t{0});
-    }
+    layout.start = start_in(trace, homes_of(trace, machine), layout.chunk_bytes);
     return layout;
   }
 
@@ -195,10 +189,7 @@ class LlamaCpp final : public Policy {
     const Model model(trace);
     const Split split = split_of(trace, machine, model);
     const TierId cpu = machine.tier_of(Device::cpu);
-    TierId storage = cpu;
-    for (TierId tier = 0; tier < machine.tiers.size(); ++tier) {
-      if (machine.tiers[tier].kind == TierKind::nvme && storage == cpu) storage = tier;
-    }
+    const TierId storage = first_storage(machine) != no_tier ? first_storage(machine) : cpu;
     Bytes in_cpu = 0;
     std::vector<TierId> homes(trace.tensors.size(), no_tier);
     for (OpIndex index = 0; index < trace.ops.size(); ++index) {

@@ -73,12 +73,12 @@ WeightHomes::WeightHomes(const Trace& trace, std::span<const Bytes> bytes, Mappe
   });
 }
 
-std::vector<std::uint8_t> WeightHomes::start(const Trace& trace, Bytes chunk_bytes) const {
+std::vector<std::uint8_t> start_in(const Trace& trace, std::span<const TierId> homes, Bytes chunk_bytes) {
   std::vector<std::uint8_t> start;
   for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
-    const Bytes bytes = trace.tensors[tensor].bytes;
-    const Bytes chunks = chunk_bytes == 0 ? 1 : (bytes + chunk_bytes - 1) / chunk_bytes;
-    const TierId home = of(tensor);
+    const Tensor& known = trace.tensors[tensor];
+    const Bytes chunks = chunk_bytes == 0 ? 1 : (known.bytes + chunk_bytes - 1) / chunk_bytes;
+    const TierId home = known.persistent ? homes[tensor] : no_tier;
     start.insert(start.end(), chunks, home == no_tier ? std::uint8_t{0} : static_cast<std::uint8_t>(1u << home));
   }
   return start;

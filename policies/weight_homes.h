@@ -16,6 +16,10 @@ namespace tencache {
 // Roles of a model's weights: each kernel that reads one needs it on its device.
 inline bool is_weight(Role role) { return role == Role::parameter || role == Role::expert; }
 
+// As Layout::start, for tensors that start in one tier each: `homes` by tensor, no_tier for those of which nothing is
+// said. Chunks of `chunk_bytes`, 0: whole tensors.
+std::vector<std::uint8_t> start_in(const Trace& trace, std::span<const TierId> homes, Bytes chunk_bytes);
+
 class WeightHomes {
  public:
   // Which modules go by `bytes`; the home of the others is the GPU.
@@ -31,7 +35,9 @@ class WeightHomes {
   // Of a tensor of the program; no_tier for what is no weight.
   TierId of(TensorId tensor) const { return tensor < tiers_.size() ? tiers_[tensor] : no_tier; }
   // As Layout::start, for chunks of that size (0: whole tensors).
-  std::vector<std::uint8_t> start(const Trace& trace, Bytes chunk_bytes) const;
+  std::vector<std::uint8_t> start(const Trace& trace, Bytes chunk_bytes) const {
+    return start_in(trace, tiers_, chunk_bytes);
+  }
 
  private:
   std::vector<TierId> tiers_;  // by tensor

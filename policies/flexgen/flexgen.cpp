@@ -37,6 +37,7 @@
 #include "policies/moving_unit.h"
 #include "policies/policy_library.h"
 #include "policies/storage.h"
+#include "policies/weight_homes.h"
 
 namespace tencache {
 namespace {
@@ -109,14 +110,7 @@ class Flexgen final : public Policy {
     const Schedule schedule(program->trace);
     const BlockSlots slots(program->trace, schedule);
     const Homes homes = find_homes(machine, program->trace, slots, find_shares(machine, program->trace, slots));
-    for (TensorId tensor = 0; tensor < program->trace.tensors.size(); ++tensor) {
-      const Tensor& known = program->trace.tensors[tensor];
-      const Bytes chunk = layout.chunk_bytes;
-      const Bytes chunks = chunk == 0 ? 1 : (known.bytes + chunk - 1) / chunk;
-      const TierId home = known.persistent ? homes[tensor] : no_tier;
-      layout.start.insert(layout.start.end(), chunks,
-                          home == no_tier ? std::uint8_t{0} : static_cast<std::uint8_t>(1u << home));
-    }
+    layout.start = start_in(program->trace, homes, layout.chunk_bytes);
     return layout;
   }
 

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/units.h"
+#include "policies/storage.h"
 
 namespace tencache {
 namespace {
@@ -78,10 +79,7 @@ class Asking {
   void set_rates(bool pinned) {
     FlexgenRates& rates = question_.rates;
     const TierId cpu = machine_.tier_of(Device::cpu);
-    TierId storage = no_tier;
-    for (TierId tier = 0; tier < machine_.tiers.size(); ++tier) {
-      if (machine_.tiers[tier].kind == TierKind::nvme && storage == no_tier) storage = tier;
-    }
+    const TierId storage = first_storage(machine_);
     rates.cpu_to_gpu = bandwidth(cpu, 0, pinned);
     rates.cache_to_cpu = bandwidth(0, cpu, false);
     rates.hidden_to_cpu = bandwidth(0, cpu, true);

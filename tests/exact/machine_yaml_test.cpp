@@ -86,6 +86,7 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
     EXPECT_EQ(a.tiers[i].checksums, b.tiers[i].checksums);
     EXPECT_EQ(a.tiers[i].allocator, b.tiers[i].allocator);
     EXPECT_EQ(a.tiers[i].rated_written_bytes, b.tiers[i].rated_written_bytes);
+    EXPECT_EQ(a.tiers[i].expand_bandwidth, b.tiers[i].expand_bandwidth);
     EXPECT_EQ(a.tiers[i].allocation.per_call_ns, b.tiers[i].allocation.per_call_ns);
     EXPECT_EQ(a.tiers[i].allocation.bandwidth, b.tiers[i].allocation.bandwidth);
     EXPECT_EQ(a.tiers[i].allocation.power_of_two, b.tiers[i].allocation.power_of_two);
@@ -106,6 +107,7 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
     EXPECT_EQ(a.links[i].uses, b.links[i].uses);
     EXPECT_EQ(a.links[i].queue_depth, b.links[i].queue_depth);
     EXPECT_EQ(a.links[i].paged_efficiency, b.links[i].paged_efficiency);
+    EXPECT_EQ(a.links[i].pageable_bandwidth, b.links[i].pageable_bandwidth);
     EXPECT_EQ(a.links[i].devices, b.links[i].devices);
     EXPECT_EQ(a.links[i].stripe_bytes, b.links[i].stripe_bytes);
     EXPECT_EQ(a.links[i].sustained_bandwidth, b.links[i].sustained_bandwidth);
@@ -116,6 +118,8 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
   EXPECT_EQ(a.staging.bytes, b.staging.bytes);
   EXPECT_EQ(a.initial_tier, b.initial_tier);
   EXPECT_EQ(a.cpu.adam_parameters_per_second, b.cpu.adam_parameters_per_second);
+  EXPECT_DOUBLE_EQ(a.cpu.flops_per_second, b.cpu.flops_per_second);
+  EXPECT_EQ(a.cpu.bandwidth, b.cpu.bandwidth);
   EXPECT_EQ(a.issue_ahead, b.issue_ahead);
   EXPECT_EQ(a.copies_in_flight, b.copies_in_flight);
   ASSERT_EQ(a.facts.size(), b.facts.size());
@@ -499,6 +503,7 @@ MachineSpec random_machine(std::mt19937_64& random) {
     if (tier.kind == TierKind::gpu && below(2)) tier.allocator = AllocatorKind::caching;
     if (tier.kind == TierKind::nvme) tier.checksums = below(2) != 0;
     if (tier.kind == TierKind::nvme && below(2)) tier.rated_written_bytes = 1 + below(1ull << 50);
+    if (tier.kind == TierKind::gpu && below(2)) tier.expand_bandwidth = 1 + below(1ull << 40);
     machine.tiers.push_back(tier);
     if (below(2)) {
       machine.facts.push_back({"tiers." + tier.name + ".capacity", "a: \"b\"\n'c'", "estimated",
@@ -519,6 +524,7 @@ MachineSpec random_machine(std::mt19937_64& random) {
       link.to = static_cast<TierId>(to);
       if (below(3) == 0) link.paged_efficiency = static_cast<double>(1 + below(1000)) / 1000;
       link.bandwidth = 1 + below(1ull << 40);
+      if (below(3) == 0) link.pageable_bandwidth = 1 + below(link.bandwidth);
       link.latency_ns = below(2) ? static_cast<Nanoseconds>(below(1ull << 41)) : 0;
       for (std::size_t r = 0; r < resources; ++r) {
         if (below(2)) link.uses.push_back(static_cast<std::uint8_t>(r));
@@ -538,6 +544,10 @@ MachineSpec random_machine(std::mt19937_64& random) {
   if (below(2)) machine.staging = {1, static_cast<std::uint32_t>(1 + below(100)), 1 + below(1ull << 30)};
   machine.initial_tier = static_cast<TierId>(1 + below(tiers - 1));
   if (below(2)) machine.cpu.adam_parameters_per_second = static_cast<double>(1 + below(1ull << 53)) / 7.0;
+  if (below(2)) {
+    machine.cpu.flops_per_second = static_cast<double>(1 + below(1ull << 40)) / 7.0;
+    machine.cpu.bandwidth = 1 + below(1ull << 40);
+  }
   machine.issue_ahead = static_cast<std::uint32_t>(1 + below(5));
   machine.copies_in_flight = static_cast<std::uint32_t>(1 + below(5));
   if (below(2)) add_ranks(machine, random);

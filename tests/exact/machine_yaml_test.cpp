@@ -473,7 +473,11 @@ void add_ranks(MachineSpec& machine, std::mt19937_64& random) {
     if (below(2)) rank.gpu = below(2) ? "" : "v100";
     if (below(2)) rank.tiers[0].capacity = 1 + below(1ull << 40);
     if (below(2)) rank.tiers[1].allocation = {};
-    if (below(2)) rank.links[0].bandwidth = rank.links[0].sustained_bandwidth = 1 + below(1ull << 40);
+    if (below(2)) {
+      Link& link = rank.links[0];
+      link.bandwidth = link.sustained_bandwidth = 1 + below(1ull << 40);
+      link.pageable_bandwidth = std::min(link.pageable_bandwidth, link.bandwidth);
+    }
     if (below(2)) rank.links[0].queue_depth = 1;
     if (below(2)) rank.lane_uses = {};
     if (below(2)) rank.cpu.adam_parameters_per_second = 0;

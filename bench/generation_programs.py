@@ -6,7 +6,8 @@
 `generate` makes --new-tokens greedily, after --prompt tokens, on --threads threads, and prints one line of JSON: the
 seconds of each token after the first, a hash of the tokens, and the process's memory (bench/live_process.py). The
 weights' sizes are TinyLlama-1.1B's unless options say otherwise. `torch` is Hugging Face's `generate`, and nothing in
-it knows of TenCache.
+it knows of TenCache. With --device cuda the weights go to the GPU; Accelerate places there as many layers as
+--gpu-memory holds, and the others in ordinary memory.
 """
 
 import argparse
@@ -33,6 +34,7 @@ def make(given):
     import torch
     import transformers
     folder = pathlib.Path(given.folder)
+    torch.set_default_device(given.device)
     torch.manual_seed(0)
     torch.set_default_dtype(getattr(torch, given.dtype))
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
@@ -101,24 +103,30 @@ def torch_tokens(given, times, load):
     torch.set_num_threads(given.threads)
     transformers.LlamaForCausalLM  # is imported now
     before = memory_before()
-    model = load(pathlib.Path(given.folder)).eval()
-    ids = torch.tensor([prompt(given)])
+    model = load(given).eval()
+    ids = torch.tensor([prompt(given)] * given.batch, device=given.device)
     with torch.no_grad():
         out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=given.new_tokens,
                              min_new_tokens=given.new_tokens, do_sample=False, streamer=Clock())
     del times[0]  # the prompt
-    return out[0, given.prompt:].tolist(), before
+    return out[:, given.prompt:].flatten().tolist(), before
 
 
-def load_torch(folder):
+def load_torch(given):
     import transformers
-    return transformers.LlamaForCausalLM.from_pretrained(folder / CHECKPOINT, dtype="auto")
+    folder = pathlib.Path(given.folder)
+    return transformers.LlamaForCausalLM.from_pretrained(folder / CHECKPOINT, dtype="auto").to(given.device)
 
 
-def load_accelerate(folder):
+def load_accelerate(given):
     import accelerate
     import transformers
     import torch
+    folder = pathlib.Path(given.folder)
+    if given.device == "cuda":
+        limits = {0: given.gpu_memory, "cpu": "1000GB"}
+        return transformers.LlamaForCausalLM.from_pretrained(folder / CHECKPOINT, dtype="auto", device_map="auto",
+                                                             max_memory=limits)
     configuration = transformers.AutoConfig.from_pretrained(folder / CHECKPOINT)
     torch.set_default_dtype(configuration.dtype)
     with accelerate.init_empty_weights(include_buffers=False):
@@ -174,11 +182,15 @@ def main():
     making.set_defaults(call=make)
     making.add_argument("folder")
     making.add_argument("--rivals", nargs="*", default=["accelerate", "llama-cpp"])
+    making.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="that draws the weights")
     add_sizes(making)
     generating = commands.add_parser("generate")
     generating.set_defaults(call=generate)
     generating.add_argument("program", choices=PROGRAMS)
     generating.add_argument("folder")
+    generating.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    generating.add_argument("--gpu-memory", help="of Accelerate with --device cuda: 8GiB")
+    generating.add_argument("--batch", type=int, default=1)
     add_lengths(generating)
     given = parser.parse_args()
     given.call(given)

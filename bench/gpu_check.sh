@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in under ten minutes after the build: the tests of the CUDA backend, compute-sanitizer,
-# calibration, live training (bit for bit plain LibTorch's, predicted against measured), and replays of recordings under
-# several policies with predictions. Results go to a folder, the table to its summary.txt and to stdout. Exit code 1 if
-# anything is wrong or was not reached in time, 2 if it cannot run here.
+# calibration, live training (bit for bit plain LibTorch's, predicted against measured), PyTorch programs likewise, and
+# replays of recordings under several policies with predictions. Results go to a folder, the table to its summary.txt
+# and to stdout. Exit code 1 if anything is wrong or was not reached in time, 2 if it cannot run here.
 #
 #   bench/gpu_check.sh RESULTS                 build here, then check
 #   bench/gpu_check.sh --programs DIR RESULTS  check with programs that `--pack` collected elsewhere
-#   bench/gpu_check.sh --pack DIR              after a build: programs and the shared libraries that they need (not those
-#                                              of C, C++, CUDA or LibTorch), for a GPU machine without our dependencies
+#   bench/gpu_check.sh --pack DIR              after a build: programs, the Python package and the shared libraries that
+#                                              they need (not those of C, C++, CUDA or LibTorch), for a GPU machine
+#                                              without our dependencies
 #
 # TENCACHE_BUILD: the build folder (default build/release). LibTorch with CUDA is found by CMake (CMAKE_PREFIX_PATH);
 # with --programs its libraries are those of python3's torch, unless LD_LIBRARY_PATH names others.
@@ -19,17 +20,28 @@ say() { printf '%s\n' "$*"; }
 fail() { printf 'gpu_check: %s\n' "$*" >&2; exit 2; }
 
 pack() {
-  local to=$1 file library
+  local to=$1 file library bindings
+  bindings=$(compgen -G "$build/python/tencache/_core*.so")
   mkdir -p "$to/bin" "$to/lib" || fail "cannot write $to"
-  for file in cli/tencache executor/torch/tencache-torch tests/cuda_gpu_test; do
-    if [[ -x $build/$file ]]; then
-      strip -o "$to/bin/${file##*/}" "$build/$file"
+  for file in "$build"/cli/tencache "$build"/executor/torch/tencache-torch "$build"/tests/cuda_gpu_test $bindings; do
+    if [[ -x $file ]]; then
+      [[ $file == "$bindings" ]] || strip -o "$to/bin/${file##*/}" "$file"
       # What the loader takes from the system, but for what comes with every system, with CUDA or with LibTorch.
-      ldd "$build/$file" | awk '$3 ~ /^\// {print $3}' |
-        grep -Ev '/(libc|libstdc\+\+|libm|libdl|libpthread|librt|libgcc_s|ld-linux[^/]*|libcu[^/]*|libnv[^/]*|libgomp|libtorch[^/]*|libc10[^/]*)[.-][^/]*$' |
+      ldd "$file" | awk '$3 ~ /^\// {print $3}' |
+        grep -Ev '/(libc|libstdc\+\+|libm|libdl|libpthread|librt|libgcc_s|ld-linux[^/]*|libcu[^/]*|libnv[^/]*|libnccl|libgomp|libtorch[^/]*|libc10[^/]*)[.-][^/]*$' |
         while read -r library; do cp -L "$library" "$to/lib/"; done
     fi
   done
+  if [[ -n $bindings ]]; then
+    local package=$to/python/tencache
+    mkdir -p "$package/share/tencache" "$package/cpp" "$to/python/tencache_recorder/cpp"
+    cp -rL "$build"/python/tencache "$build"/python/tencache_recorder "$to/python/"
+    strip --strip-unneeded "$package"/_core*.so
+    ln -sfn ../../../../configs "$package/share/tencache/configs"
+    # What is compiled with the PyTorch that is there.
+    cp -r --parents core/error.h executor/live/live_abi.h executor/torch "$package/cpp/"
+    cp -r --parents executor/torch/recorder traces/import/pytorch "$to/python/tencache_recorder/cpp/"
+  fi
   cp -r configs "$to/configs"
   mkdir -p "$to/traces" && cp -r traces/samples "$to/traces/"
   [[ -x $to/bin/cuda_gpu_test ]] || fail "$build has no tests/cuda_gpu_test: build it with the CUDA toolkit"
@@ -49,9 +61,12 @@ mkdir -p "$results" || fail "cannot write $results"
 if [[ -n $programs ]]; then
   tencache=$programs/bin/tencache gpu_test=$programs/bin/cuda_gpu_test torch_program=$programs/bin/tencache-torch
   configs=$programs/configs
-  torch=$(python3 -c 'import os, torch; print(os.path.join(os.path.dirname(torch.__file__), "lib"))' 2>/dev/null)
+  # Its own libraries, and those of CUDA that are packages beside it.
+  torch=$(python3 -c 'import glob, os, torch; root = os.path.dirname(torch.__file__)
+print(":".join([os.path.join(root, "lib")] + glob.glob(os.path.join(os.path.dirname(root), "nvidia", "*", "lib"))))' 2>/dev/null)
   export LD_LIBRARY_PATH=$programs/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}${torch:+:$torch}
   export TENCACHE_CONFIGS=$configs
+  [[ ! -d $programs/python ]] || export PYTHONPATH=$programs/python${PYTHONPATH:+:$PYTHONPATH}
 else
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release >"$results/configure.txt" 2>&1 || fail "see $results/configure.txt"
   ninja -C "$build" tencache_programs cuda_gpu_test >"$results/build.txt" 2>&1 || fail "see $results/build.txt"
@@ -143,6 +158,57 @@ training() {
   done
 }
 training
+
+# ---- PyTorch programs as they are: bit for bit plain PyTorch's.
+pytorch_programs() {
+  local why
+  if ! why=$(python3 -c 'import tencache, torch; assert torch.version.cuda, "this PyTorch has no CUDA"' 2>&1); then
+    note "PyTorch programs: ${why##*$'\n'}"
+    return
+  fi
+  local program=(bench/live_programs.py --device cuda --program gpt --width 768 --layers 12 --context 512 --batch 8 --steps 10)
+  local result='import json, sys; r = json.loads([line for line in open(sys.argv[1]) if line.startswith("{\"seconds")][0])'
+  local same="$result; print(r['loss'], r['sha256'])" median="$result; print('median step', sorted(r['seconds'][3:])[3], 's')"
+  step python_plain 60 python3 "${program[@]}" || return
+  note "$(python3 -c "$median" "$results/python_plain.txt")"
+  for policy in foresight lru; do
+    step "python_$policy" 60 python3 -m tencache run python --device cuda -m "$machine" -p "$policy" --no-pace --gpu-memory 60% \
+      --predict --directory "$scratch" -- "${program[@]}" || continue
+    figures "$results/python_$policy.txt"
+    note "$(python3 -c "$median" "$results/python_$policy.txt")"
+    if [[ $(python3 -c "$same" "$results/python_plain.txt") == "$(python3 -c "$same" "$results/python_$policy.txt")" ]]; then
+      note "bit for bit plain PyTorch's"
+    else
+      wrong "loss or weights differ from plain PyTorch's"
+    fi
+  done
+}
+pytorch_programs
+
+# ---- Generation with half of the weights away from the GPU, beside Accelerate.
+generation() {
+  python3 -c 'import accelerate, tencache, torch, transformers; assert torch.version.cuda' 2>/dev/null ||
+    { note "generation: needs tencache, transformers and accelerate, and a PyTorch with CUDA"; return; }
+  local weights=$scratch/generation programs=bench/generation_programs.py half=4GiB name
+  local seconds='import json, statistics, sys
+for line in open(sys.argv[1]):
+    if line.startswith("{\"seconds"):
+        r = json.loads(line)
+        print("%.1f ms a token, %.1f ms at best; tokens %s" % (1e3 * statistics.median(r["seconds"][3:]), 1e3 * min(r["seconds"]), r["sha256"][:8]))'
+  step generation_make 60 python3 "$programs" make "$weights" --rivals --device cuda --layers 16 --hidden 4096 \
+    --feed-forward 14336 --kv-heads 8 || return
+  for name in torch accelerate; do
+    step "generation_$name" 60 python3 "$programs" generate $name "$weights" --device cuda --gpu-memory $half
+    note "$(python3 -c "$seconds" "$results/generation_$name.txt")"
+  done
+  for name in foresight belady; do
+    step "generation_$name" 90 python3 -m tencache run python --device cuda -m "$machine" --no-pace -p $name --gpu-memory $half \
+      --directory "$scratch" -- "$programs" generate torch "$weights" --device cuda
+    note "$(python3 -c "$seconds" "$results/generation_$name.txt")"
+  done
+  rm -rf "$weights"
+}
+generation
 
 # ---- Replays: predicted, measured, verified.
 replays() {

@@ -4,7 +4,8 @@
 
 Prints one line of JSON: the seconds of each step, the last loss, a hash of the parameters after the last step, and the
 memory of the process before the model was made (libraries imported) and at most. `private_before` is the part of it
-that no file backs. One thread. llama, gpt2, bert and vit are Hugging Face's, with random weights.
+that no file backs. One thread. llama, gpt2, bert and vit are Hugging Face's, with random weights. With --device cuda
+all tensors are made on the GPU, and ops that have a deterministic kernel use it.
 """
 
 import argparse
@@ -179,6 +180,7 @@ def train(steps, loss, backward, update):
         found = loss()
         backward(found)
         update()
+        found.item()  # waits for a GPU
         seconds.append(time.perf_counter() - start)
     return {"seconds": seconds, "loss": found.item()}
 
@@ -186,7 +188,7 @@ def train(steps, loss, backward, update):
 def hash_of(model):
     content = hashlib.sha256()
     for parameter in model.parameters():
-        content.update(parameter.detach().numpy().tobytes())
+        content.update(parameter.detach().cpu().numpy().tobytes())
     return content.hexdigest()
 
 
@@ -194,12 +196,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", choices=PROGRAMS, default="gpt")
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     for size in ("width", "layers", "vocabulary", "context", "batch"):
         parser.add_argument("--" + size, type=int, help="of gpt")
     given = parser.parse_args()
     sizes = {name: value for name, value in vars(given).items()
-             if name not in ("program", "steps") and value is not None}
+             if name not in ("program", "steps", "device") and value is not None}
     torch.set_num_threads(1)
+    if given.device == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_default_device("cuda")
     torch.manual_seed(0)
     program = PROGRAMS[given.program](**sizes)
     before = memory_before()

@@ -188,6 +188,11 @@ void CoarseTrace::each_chunk(Visit visit) const {
   }
 }
 
+bool CoarseTrace::has_storage() const {
+  const auto stores = [](const Tier& tier) { return tier.kind == TierKind::nvme; };
+  return std::any_of(machine_.tiers.begin(), machine_.tiers.end(), stores);
+}
+
 std::vector<std::uint8_t> CoarseTrace::refined(const std::vector<std::uint8_t>& tiers) const {
   if (tiers.empty()) return {};
   std::vector<std::uint8_t> result;

@@ -24,6 +24,7 @@ class CoarseTrace {
   const Trace& trace() const { return trace_; }
   const MachineSpec& machine() const { return machine_; }
   Bytes chunk_bytes() const { return chunk_bytes_; }
+  bool has_storage() const;
   // What is said of the chunks of this trace (Rehearsal::tiers), said of the given trace's, in the run's chunks.
   std::vector<std::uint8_t> refined(const std::vector<std::uint8_t>& tiers) const;
   // And the other way round: of the chunks of the given trace, about.

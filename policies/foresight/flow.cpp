@@ -139,7 +139,7 @@ void ForesightFlow::make_room(const RoomRequest& request, const View& view, std:
     add({Shelf::spare, Shelf::clean}, needed == no_place ? now : needed);
     return;
   }
-  add({Shelf::spare, Shelf::clean, Shelf::due, Shelf::dirty, Shelf::owed}, now);
+  add({Shelf::spare, Shelf::clean, Shelf::alone, Shelf::due, Shelf::dirty, Shelf::owed}, now);
 }
 
 // Those needed after `floor`, the farthest first.
@@ -147,7 +147,7 @@ void ForesightFlow::choose(const RoomRequest& request, Shelf::Kind kind, OpPlace
                            std::vector<ChunkId>& victims, Bytes& found) {
   Shelf& shelf = known_.shelves[request.tier];
   const OpIndex now = known_.places.index(known_.places.gpu());
-  const bool free = kind == Shelf::clean || kind == Shelf::spare;
+  const bool free = kind == Shelf::clean || kind == Shelf::spare || kind == Shelf::alone;
   for (std::uint32_t op = shelf.farthest(kind, now); op != none && found < request.bytes;
        op = shelf.nearer(kind, op, now)) {
     if (op != shelf.never() && known_.places.after_gpu(op) <= floor) return;

@@ -27,6 +27,7 @@ void Foreknowledge::start(const View& view, Bytes chunk_bytes, bool forgets, con
   ways = Ways(view.machine);
   future = Future(trace, *view.schedule, footprints_on_gpu(view, chunk_bytes), forgets);
   plan = SpillPlan(view, ways, forgets, knobs);
+  exclusive_ = ways.cpu == no_tier ? Exclusive::none : knobs.exclusive;
   shelves.assign(ways.cpu == no_tier ? 1 : ways.cpu + 1u, {});
   for (Shelf& shelf : shelves) shelf.reset(trace.ops.size());
   flights.clear(view.memory.chunk_total());
@@ -194,7 +195,8 @@ void Foreknowledge::refresh(ChunkId chunk, TierId tier, const View& view) {
   OpPlace next = std::min(at.gpu, at.cpu);
   if (!stored && next == no_place) next = at.touch;
   // What stays on the GPU until it is written again needs no copy here.
-  const bool useless = view.memory.valid(chunk, 0) && !plan.worth_cleaning(id) && at.cpu == no_place;
+  const bool useless =
+      view.memory.valid(chunk, 0) && at.cpu == no_place && (!plan.worth_cleaning(id) || exclusive_ == Exclusive::both);
   shelf.put(chunk,
             useless                  ? Shelf::spare
             : stored                 ? Shelf::clean
@@ -204,7 +206,10 @@ void Foreknowledge::refresh(ChunkId chunk, TierId tier, const View& view) {
 }
 
 Shelf::Kind Foreknowledge::kind_on_gpu(ChunkId chunk, TensorId id, const View& view) const {
-  if (view.memory.valid_elsewhere(chunk, 0)) return plan.leaves_gpu(id) ? Shelf::spare : Shelf::clean;
+  if (view.memory.valid_elsewhere(chunk, 0)) {
+    if (exclusive() && !view.memory.valid(chunk, ways.cpu)) return Shelf::alone;
+    return plan.leaves_gpu(id) ? Shelf::spare : Shelf::clean;
+  }
   if (needed[id].cpu != no_place) return Shelf::owed;
   return plan.worth_cleaning(id) ? Shelf::due : Shelf::dirty;
 }

@@ -36,6 +36,8 @@ class Foreknowledge {
   // If nothing is on the link, what was to be copied down over it and has not arrived was stopped.
   void forget_lost(TierId from, TierId to, const View& view);
 
+  bool exclusive() const { return exclusive_ != Exclusive::none; }
+
   // For those who decide: they take chunks off shelves and move cursors, all else is changed by the above.
   OpPlaces places;
   Ways ways;
@@ -48,6 +50,8 @@ class Foreknowledge {
   std::vector<UseCursor> fetched;  // by tier: up to here it has nothing that the GPU lacks
 
  private:
+  Exclusive exclusive_ = Exclusive::none;
+
   NeededAt needed_from(TensorId tensor, OpIndex op, const View& view) const;
   void refresh_all(TensorId tensor, const View& view);
   Shelf::Kind kind_on_gpu(ChunkId chunk, TensorId id, const View& view) const;

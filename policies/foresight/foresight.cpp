@@ -31,7 +31,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "policies/common_options.h"
 #include "policies/foresight/flow.h"
 #include "policies/foresight/placement.h"
 #include "policies/foresight/planner.h"
@@ -64,6 +63,22 @@ double estimated_share(const Trace& trace, const MachineSpec& machine) {
   return estimate_share(CoarseTrace(trace, machine, 0, parts).trace(), machine);
 }
 
+// As large as makes the fixed cost of a copy a small part of it, on the links to and from the GPU; no more than a small
+// part of the GPU's memory.
+Bytes chunk_of(const MachineSpec& machine) {
+  constexpr Bytes least = 16 * MiB, parts_of_copy = 64, parts_of_memory = 128;
+  Bytes chunk = least;
+  for (const Link& link : machine.links) {
+    if ((link.from != 0 && link.to != 0) || link.bandwidth >= unlimited) continue;
+    const double fixed_cost =
+        static_cast<double>(link.latency_ns) * 1e-9 * static_cast<double>(link.bandwidth) / link.queue_depth;
+    while (static_cast<double>(chunk) < fixed_cost * parts_of_copy &&
+           2 * chunk <= machine.tiers[0].capacity / parts_of_memory)
+      chunk *= 2;
+  }
+  return chunk;
+}
+
 class Foresight final : public Policy {
  public:
   explicit Foresight(Options& options) {
@@ -79,7 +94,15 @@ class Foresight final : public Policy {
     options.number("in_flight", plan_.knobs.in_flight, "chunks", "asked for on each link at once");
     options.real("gpu_share", plan_.knobs.gpu_share, "share", "of GPU memory that the plan counts on; planning may");
     options.flag("follow", plan_.knobs.follow, "what the plan keeps leaves after what it spills; planning may");
-    add_chunk_option(options, chunk_bytes_);
+    options.choice(
+        "exclusive", exclusive_, {"auto", "none", "gpu", "both"},
+        "gpu: what only storage has besides leaves the GPU last; both: and what the GPU has leaves CPU memory "
+        "first; auto: gpu where most of what persists is never written; planning may");
+    options.bytes("chunk", chunk_bytes_, "unit that moves; auto: as large as the links' latencies make it", "auto")
+        .of_pieces();
+    plan_.knobs.exclusive = exclusive_ == "both"  ? Exclusive::both
+                            : exclusive_ == "gpu" ? Exclusive::gpu
+                                                  : Exclusive::none;
     if (plan_.knobs.in_flight == 0) throw Error("policy 'foresight': option in_flight must be above 0");
     plan_.knobs.in_flight = std::min<std::uint64_t>(plan_.knobs.in_flight, 1'000'000);
   }
@@ -88,6 +111,7 @@ class Foresight final : public Policy {
       : planned_(true), updates_(updates), forgets_(forgets), chunk_bytes_(chunk_bytes), plan_(std::move(plan)) {}
 
   void prepare(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) override {
+    if (exclusive_ == "auto" && is_mostly_read(trace)) plan_.knobs.exclusive = Exclusive::gpu;
     if (plan_events_ == 0) return;
     if (updates_ == "auto" && may_share_updates(trace, machine)) plan_.cpu_share = estimated_share(trace, machine);
     plan(trace, machine, rehearse);
@@ -95,7 +119,7 @@ class Foresight final : public Policy {
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout;
-    layout.chunk_bytes = chunk_bytes_;
+    layout.chunk_bytes = chunk_bytes(machine);
     layout.forgets_overwritten = forgets_;
     if (program == nullptr) return layout;
     choose_initial_tiers(program->trace, machine, layout);
@@ -116,14 +140,17 @@ class Foresight final : public Policy {
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) {
-      if (view.to_memory != nullptr) forgets_ = false;  // a live program may look at its values whenever it likes
+      if (view.to_memory != nullptr) {
+        forgets_ = false;  // a live program may look at its values whenever it likes
+        if (exclusive_ == "auto" && is_mostly_read(view.program->trace)) plan_.knobs.exclusive = Exclusive::gpu;
+      }
       if (!planned_ && plan_events_ > 0 && view.can_rehearse()) {
         plan(view.program->trace, view.machine,
              [&view](const Trace& trace, const MachineSpec& machine, Policy& candidate, const RehearsalLimits& limits) {
                return (*view.rehearsals)({trace, {}}, machine, candidate, limits);  // ops are where they are to be
              });
       }
-      flow_ = ForesightFlow(chunk_bytes_, forgets_, plan_.knobs);
+      flow_ = ForesightFlow(chunk_bytes(view.machine), forgets_, plan_.knobs);
       flow_.start(view);
     }
     flow_.on(event, view, actions);
@@ -138,15 +165,16 @@ class Foresight final : public Policy {
   }
 
  private:
+  Bytes chunk_bytes(const MachineSpec& machine) const { return chunk_bytes_ == 0 ? chunk_of(machine) : chunk_bytes_; }
   // Step 8.
   void plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse);
 
   bool planned_ = false;
   std::string updates_ = "auto";
   bool forgets_ = true;
-  Bytes chunk_bytes_ = 16 * MiB;
+  Bytes chunk_bytes_ = 0;  // 0: chunk_of the machine
   std::uint64_t plan_events_ = 600'000;
-  std::string search_ = "local";
+  std::string search_ = "local", exclusive_ = "auto";
   double storage_limit_ = 1.1;
   ForesightPlan plan_;
   std::vector<std::string> notes_;
@@ -160,9 +188,10 @@ void Foresight::plan(const Trace& trace, const MachineSpec& machine, const Rehea
   constexpr std::uint64_t events_for_each_op = 10;
   constexpr std::size_t few = 200, many = 2'000, most_ops = 20'000;
   std::vector<CoarseTrace> traces;
-  traces.emplace_back(trace, machine, chunk_bytes_, trace.ops.size() > few ? few : many);
+  const Bytes chunk = chunk_bytes(machine);
+  traces.emplace_back(trace, machine, chunk, trace.ops.size() > few ? few : many);
   if (trace.ops.size() > few && traces[0].trace().ops.size() < most_ops / 4) {
-    traces.emplace_back(trace, machine, chunk_bytes_, many);
+    traces.emplace_back(trace, machine, chunk, many);
     if (traces[1].trace().ops.size() > most_ops) traces.pop_back();
   }
   ForesightPlanner planner(rehearse, make, traces,

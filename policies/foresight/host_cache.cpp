@@ -60,8 +60,9 @@ bool HostCache::drop(Shelf::Kind kind, OpPlace floor, Foreknowledge& known, cons
   dropped_ += view.memory.footprint(chunk, cpu);
   shelf.take(chunk);
   Shelf& gpu = known.shelves[0];
-  if (!stored && gpu.kind(chunk) != Shelf::off) {  // the GPU's is now the only copy
-    gpu.put(chunk, Shelf::dirty, gpu.op(chunk), view.memory.footprint(chunk, 0));
+  if (gpu.kind(chunk) != Shelf::off) {  // the GPU's is now the only copy, or the only one in memory
+    const Shelf::Kind kind = !stored ? Shelf::dirty : known.exclusive() ? Shelf::alone : gpu.kind(chunk);
+    gpu.put(chunk, kind, gpu.op(chunk), view.memory.footprint(chunk, 0));
   }
   return true;
 }

@@ -26,6 +26,14 @@ std::array<bool, role_count> roles_of_cpu(const Trace& trace, const std::vector<
   return roles;
 }
 
+std::vector<bool> written_by(const Trace& trace) {
+  std::vector<bool> written(trace.tensors.size(), false);
+  for (const Op& op : trace.ops) {
+    for (const TensorId tensor : trace.writes(op)) written[tensor] = true;
+  }
+  return written;
+}
+
 // CPU memory for what its ops use, then for what no op writes, then for what is used late in the iteration; the GPU's
 // for the rest. What has no room in either starts as the roles say.
 std::vector<std::uint8_t> start_in_both(const Trace& trace, const MachineSpec& machine, Bytes chunk_bytes) {
@@ -203,10 +211,7 @@ void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout
   }
   const std::array<bool, role_count> of_cpu = roles_of_cpu(trace, devices);
   // What no op writes stays where it starts: nothing evicts it, and reading it from storage leaves no copy on the way.
-  std::vector<bool> written(trace.tensors.size(), false);
-  for (const Op& op : trace.ops) {
-    for (const TensorId tensor : trace.writes(op)) written[tensor] = true;
-  }
+  const std::vector<bool> written = written_by(trace);
   std::array<Bytes, role_count> persistent{}, frozen{};
   for (TensorId id = 0; id < trace.tensors.size(); ++id) {
     const Tensor& tensor = trace.tensors[id];
@@ -252,6 +257,17 @@ void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups) {
     for (const TensorId tensor : trace.writes(op)) first = std::min(first, first_read[tensor]);
   }
   std::stable_sort(groups.begin(), groups.end(), [&](std::int32_t a, std::int32_t b) { return needed[a] < needed[b]; });
+}
+
+bool is_mostly_read(const Trace& trace) {
+  const std::vector<bool> written = written_by(trace);
+  Bytes persistent = 0, read = 0;
+  for (TensorId id = 0; id < trace.tensors.size(); ++id) {
+    if (!trace.tensors[id].persistent) continue;
+    persistent += trace.tensors[id].bytes;
+    if (!written[id]) read += trace.tensors[id].bytes;
+  }
+  return read > persistent / 2;
 }
 
 bool may_share_updates(const Trace& trace, const MachineSpec& machine) {

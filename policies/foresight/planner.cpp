@@ -15,6 +15,10 @@ constexpr Nanoseconds worth = 1000;       // of its thousandths an iteration has
 constexpr Nanoseconds good_enough = 400;  // nearer than that part of it to the compute it need not be
 constexpr Nanoseconds hope = 50;          // as far above the best, a plan may still settle below it
 
+std::string to_string(Exclusive exclusive) {
+  return exclusive == Exclusive::none ? "" : exclusive == Exclusive::gpu ? " exclusive=gpu" : " exclusive=both";
+}
+
 std::string short_number(double value) { return std::to_string(value).substr(0, 4); }
 
 }  // namespace
@@ -22,7 +26,7 @@ std::string short_number(double value) { return std::to_string(value).substr(0, 
 std::string to_string(const ForesightPlan& plan) {
   return (plan.cpu_share ? "cpu_share=" + short_number(*plan.cpu_share) + " " : std::string()) +
          (plan.latest_first ? "order=latest " : "") + "gpu_share=" + short_number(plan.knobs.gpu_share) +
-         " follow=" + (plan.knobs.follow ? "true" : "false");
+         " follow=" + (plan.knobs.follow ? "true" : "false") + to_string(plan.knobs.exclusive);
 }
 
 ForesightPlanner::ForesightPlanner(const RehearseTrace& rehearse, Make make, const std::vector<CoarseTrace>& traces,
@@ -99,12 +103,20 @@ void ForesightPlanner::search_shares(double finest) {
 }
 
 void ForesightPlanner::search_order() {
+  const std::vector<Op>& ops = trace_->trace().ops;
+  if (std::none_of(ops.begin(), ops.end(), [](const Op& op) { return op.reorderable; })) return;
   ForesightPlan plan = best_;
   plan.latest_first = !plan.latest_first;
   attempt(plan, plan.latest_first ? "sub-groups that are needed last first" : "sub-groups that are needed first first");
 }
 
 void ForesightPlanner::search_knobs() {
+  for (const Exclusive exclusive : {Exclusive::both, Exclusive::gpu, Exclusive::none}) {
+    if (!trace_->has_storage() || exclusive == best_.knobs.exclusive) continue;
+    ForesightPlan plan = best_;
+    plan.knobs.exclusive = exclusive;
+    attempt(plan, to_string(plan));
+  }
   for (const double share : {1.0, 0.9, 0.8, 0.6}) {
     if (share == best_.knobs.gpu_share) continue;
     ForesightPlan plan = best_;
@@ -126,7 +138,7 @@ void ForesightPlanner::search_widely() {
     ForesightPlan plan = best_;
     if (below(4) == 0) plan.start.clear();
     for (std::uint64_t change = 0, changes = 1 + below(3); change < changes; ++change) {
-      switch (below(6)) {
+      switch (below(7)) {
         case 0:
           if (plan.cpu_share) plan.cpu_share = static_cast<double>(below(65)) / 64;
           break;
@@ -142,6 +154,9 @@ void ForesightPlanner::search_widely() {
           break;
         case 4:
           plan.knobs.follow = !plan.knobs.follow;
+          break;
+        case 5:
+          plan.knobs.exclusive = std::array{Exclusive::none, Exclusive::gpu, Exclusive::both}[below(3)];
           break;
         default:
           plan.knobs.in_flight = std::array<std::uint64_t, 4>{2, 3, 4, 8}[below(4)];

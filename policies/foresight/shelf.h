@@ -18,6 +18,7 @@ class Shelf {
   enum Kind : std::uint8_t {
     spare,  // dropping it costs nothing, and it will have to leave
     clean,  // dropping it costs nothing
+    alone,  // nor does this, but it will have to come all the way from storage
     dirty,  // it has to be copied to a lower tier first
     due,    // so it has, and it will have to leave
     owed,   // so it has, and the CPU waits for it: listed by the CPU's op

@@ -62,6 +62,10 @@ std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity) {
     memory.add(kernel, kernel + 1, static_cast<std::int64_t>(used));
     ++kernel;
   }
+  std::vector<bool> written(seen.trace.tensors.size(), false);
+  for (const Op& op : seen.trace.ops) {
+    for (const TensorId tensor : seen.trace.writes(op)) written[tensor] = true;
+  }
   std::vector<Period> periods;
   for (const InactivePeriod& period : inactive_periods(kernels, seen.trace)) {
     const OpIndex from = kernels.op_of(period.begin + kernels.count() - 1), to = kernels.op_of(period.end);
@@ -70,7 +74,10 @@ std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity) {
     if (!read && forgotten) continue;
     if (replaced_between(seen, period.tensor, from, to)) continue;
     // What is overwritten next need not come back: it leaves before all that has to.
-    const Nanoseconds length_ns = period.length_ns + (read ? 0 : 2 * seen.clock_ns.back());
+    // In storage, what no op writes lies already; of all else there has to be a copy first.
+    const bool costs_a_write = !seen.gpu_only && written[period.tensor];
+    const Nanoseconds length_ns =
+        (costs_a_write ? period.length_ns / 2 : period.length_ns) + (read ? 0 : 2 * seen.clock_ns.back());
     periods.push_back({length_ns, period, first_use[from] + place_of(seen.schedule, from, period.tensor)});
   }
   std::sort(periods.begin(), periods.end(), [](const Period& a, const Period& b) {

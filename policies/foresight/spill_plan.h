@@ -12,11 +12,17 @@
 
 namespace tencache {
 
+// Whether the two memories keep the same chunks. `gpu`: what only storage has besides leaves the GPU last. `both`: and what
+// the GPU has leaves CPU memory first. Each chunk then lies in one of them, as far as there is a choice, and the two hold
+// more together ("exclusive caching": Wong and Wilkes, "My cache or yours?", USENIX ATC'02).
+enum class Exclusive : std::uint8_t { none, gpu, both };
+
 // The decisions that planning may move.
 struct ForesightKnobs {
   std::uint64_t in_flight = 3;  // chunks asked for on a link at once
   double gpu_share = 0.95;      // of GPU memory that step 2 counts on
   bool follow = false;          // what step 2 keeps leaves after what it spills
+  Exclusive exclusive = Exclusive::none;
 };
 
 class SpillPlan {

@@ -12,6 +12,7 @@ namespace tencache {
 namespace {
 
 constexpr Nanoseconds worth = 1000;       // of its thousandths an iteration has to become shorter by one
+constexpr Nanoseconds certain = 200;      // and all changes together by one of so many: a coarse trace tells no more
 constexpr Nanoseconds good_enough = 400;  // nearer than that part of it to the compute it need not be
 constexpr Nanoseconds hope = 50;          // as far above the best, a plan may still settle below it
 
@@ -196,7 +197,7 @@ bool ForesightPlanner::begin(const CoarseTrace& trace, const ForesightPlan& firs
 
 // A few iterations may have been a lucky start: the plan that all began with stands if the best does not stay faster.
 void ForesightPlanner::confirm() {
-  if (least_ns_ == 0 || least_ns_ >= first_ns_) {  // nothing was better: nothing is changed
+  if (least_ns_ == 0 || least_ns_ > first_ns_ - first_ns_ / certain) {  // nothing was better: nothing is changed
     best_ = first_;
     return;
   }

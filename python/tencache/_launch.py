@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
                              "(default: the machine's)")
     parser.add_argument("--cpu-memory", default="", metavar="SIZE", help="CPU memory beside it")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"],
-                        help="whose tensors are paged (default: %(default)s); cuda has never run on a GPU")
+                        help="whose tensors are paged (default: %(default)s)")
     parser.add_argument("--machine", "-m", default="", metavar="FILE",
                         help="a name of `tencache machines`, or a YAML file (default: this computer, measured once)")
     parser.add_argument("--limit", action="append", default=[], metavar="LINK=BANDWIDTH",

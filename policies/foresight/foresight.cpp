@@ -16,16 +16,19 @@
 //   5. Whenever a way out is idle, it cleans: first what the CPU waits for, then what step 2 says will have to leave,
 //      of that what is needed last; and, if the horizon is held up for want of room, whatever is needed beyond it. To
 //      CPU memory if there is room; to storage that the GPU reaches, as many bytes an iteration as step 2 sends there.
-//   6. What an op itself has no room for: clean chunks, the farthest first, then dirty ones.
+//   6. What an op itself has no room for: clean chunks, the farthest first, then dirty ones. Where the memories are
+//      exclusive of each other (spill_plan.h), clean chunks that only storage has besides come after the others, and
+//      leave for an op only, not for what is fetched ahead.
 //   7. CPU memory over storage is such a cache too: the next chunk that is in neither memory is read ahead if there is
 //      room beside what the GPU will have to copy down, what step 2 says is copied down whenever the store is idle, and
 //      a reserve is kept free: first of copies that the GPU holds and will write, then of what lies in storage too and
 //      is needed later than what the GPU will have to copy down.
 // Planning, before the program is made or, live, when the schedule is known, if rehearsals are to be had:
 //   8. The policy is simulated on a coarse trace (coarse.h), then again with decisions changed: the share and the order
-//      of updates, how much of the GPU's memory step 2 counts on, whether what it keeps leaves last. A change that makes
-//      the iteration shorter and writes not much more to storage stays (planner.h). Rehearsals, and the run, begin where
-//      the best one left the tensors. Only foresight itself is ever rehearsed.
+//      of updates, how much of the GPU's memory step 2 counts on, whether what it keeps leaves last, whether the
+//      memories are exclusive of each other. A change that makes the iteration shorter and writes not much more to
+//      storage stays (planner.h). Rehearsals, and the run, begin where the best one left the tensors. Only foresight
+//      itself is ever rehearsed.
 #include <algorithm>
 #include <memory>
 #include <utility>

@@ -12,9 +12,9 @@
 
 namespace tencache {
 
-// Whether the two memories keep the same chunks. `gpu`: what only storage has besides leaves the GPU last. `both`: and what
-// the GPU has leaves CPU memory first. Each chunk then lies in one of them, as far as there is a choice, and the two hold
-// more together ("exclusive caching": Wong and Wilkes, "My cache or yours?", USENIX ATC'02).
+// Whether the two memories keep the same chunks. `gpu`: what only storage has besides leaves the GPU last. `both`: and
+// what the GPU has leaves CPU memory first. Each chunk then lies in one of them, as far as there is a choice, and the
+// two hold more together ("exclusive caching": Wong and Wilkes, "My cache or yours?", USENIX ATC'02).
 enum class Exclusive : std::uint8_t { none, gpu, both };
 
 // The decisions that planning may move.

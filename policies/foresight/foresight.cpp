@@ -114,7 +114,7 @@ class Foresight final : public Policy {
       : planned_(true), updates_(updates), forgets_(forgets), chunk_bytes_(chunk_bytes), plan_(std::move(plan)) {}
 
   void prepare(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) override {
-    if (exclusive_ == "auto" && is_mostly_read(trace)) plan_.knobs.exclusive = Exclusive::gpu;
+    choose_exclusive(trace);
     if (plan_events_ == 0) return;
     if (updates_ == "auto" && may_share_updates(trace, machine)) plan_.cpu_share = estimated_share(trace, machine);
     plan(trace, machine, rehearse);
@@ -143,10 +143,8 @@ class Foresight final : public Policy {
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) {
-      if (view.to_memory != nullptr) {
-        forgets_ = false;  // a live program may look at its values whenever it likes
-        if (exclusive_ == "auto" && is_mostly_read(view.program->trace)) plan_.knobs.exclusive = Exclusive::gpu;
-      }
+      if (view.to_memory != nullptr) forgets_ = false;  // a live program may look at its values whenever it likes
+      if (!planned_) choose_exclusive(view.program->trace);
       if (!planned_ && plan_events_ > 0 && view.can_rehearse()) {
         plan(view.program->trace, view.machine,
              [&view](const Trace& trace, const MachineSpec& machine, Policy& candidate, const RehearsalLimits& limits) {
@@ -169,6 +167,9 @@ class Foresight final : public Policy {
 
  private:
   Bytes chunk_bytes(const MachineSpec& machine) const { return chunk_bytes_ == 0 ? chunk_of(machine) : chunk_bytes_; }
+  void choose_exclusive(const Trace& trace) {
+    if (exclusive_ == "auto" && is_mostly_read(trace)) plan_.knobs.exclusive = Exclusive::gpu;
+  }
   // Step 8.
   void plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse);
 

@@ -436,6 +436,68 @@ TEST(ForesightTest, WhatIsNeverWrittenStartsInCpuMemoryIfItFits) {
   EXPECT_EQ(start_of(Role::parameter), no_tier);
 }
 
+// Twelve weights of 100 bytes in turn, of which the GPU and CPU memory hold eight: four an iteration have to come from
+// storage, and one or two more where memory is needed for what is on its way. Where each keeps what it likes, what one
+// has the other has too.
+TEST(ForesightTest, ExclusiveMemoriesHoldMoreTogether) {
+  Trace trace;
+  for (int i = 0; i < 12; ++i) {
+    const TensorId weight = trace.add_tensor("w" + std::to_string(i), 100, Role::parameter, true);
+    add_op(trace, 10, {weight}, {});
+  }
+  MachineSpec machine = small_machine(400, true);
+  machine.tiers[1].capacity = 400;
+  machine.links[2].to = machine.links[3].from = 1;  // storage is reached through CPU memory
+  machine.staging = {1, 2, 100};
+  machine.validate();
+  constexpr LinkId nvme_read = 2;
+  const auto reads = [&](const char* exclusive) {
+    const GoldenRun run = run_golden("foresight", {{"plan_events", "0"}, {"exclusive", exclusive}}, trace, machine);
+    return run.transfers(run.result.iteration_ns.size() - 1, nvme_read);
+  };
+  EXPECT_LE(reads("gpu"), 6U);
+  EXPECT_LT(reads("gpu"), reads("none"));
+  EXPECT_EQ(reads("auto"), reads("gpu")) << "nothing writes the weights";
+}
+
+// In storage weights lie already; keys and values would have to be written there first.
+TEST(ForesightTest, StoresWhatNeedNotBeWrittenFirst) {
+  Trace trace;
+  const TensorId weight = trace.add_tensor("W", 100, Role::parameter, true),
+                 keys = trace.add_tensor("K", 100, Role::kv_cache, false),
+                 other = trace.add_tensor("X", 100, Role::activation, false);
+  add_op(trace, 10, {}, {keys});
+  add_op(trace, 10, {weight}, {});
+  add_op(trace, 10, {}, {other});
+  add_op(trace, 10, {other}, {});
+  add_op(trace, 10, {keys}, {});
+  add_op(trace, 10, {weight}, {});
+  const Schedule schedule(trace);
+  const std::vector<Device> devices(trace.ops.size(), Device::gpu);
+  const std::vector<Nanoseconds> clock = {0, 10, 20, 30, 40, 50, 60};
+  // K and W are unused for as long; beside X there is room for one of them.
+  const Seen both{trace, schedule, devices, clock, false, true};
+  EXPECT_EQ(moved_by(both, spilled(both, 200)).all_down(), 0U);
+  EXPECT_EQ(moved_by(both, spilled(both, 200)).all_up(), 100U);
+}
+
+// A copy of 16 MiB takes 671 us at 25 GB/s, of which 10 us are little; at 350 GB/s they are a fifth.
+TEST(ForesightTest, ChunksAreLargeWhereCopiesCostMuchByThemselves) {
+  MachineSpec machine = small_machine(96 * GiB);
+  const auto chunk = [&](BytesPerSecond bandwidth, Bytes gpu_bytes) {
+    machine.tiers[0].capacity = gpu_bytes;
+    for (Link& link : machine.links) {
+      link.bandwidth = bandwidth;
+      link.latency_ns = 10'000;
+    }
+    return make_policy("foresight").policy->layout(machine, nullptr).chunk_bytes;
+  };
+  EXPECT_EQ(chunk(25'000'000'000, 96 * GiB), 16 * MiB);
+  EXPECT_EQ(chunk(350'000'000'000, 96 * GiB), 256 * MiB);
+  EXPECT_EQ(chunk(350'000'000'000, 8 * GiB), 64 * MiB) << "128 of them fit";
+  EXPECT_EQ(chunk(350'000'000'000, 1 * GiB), 16 * MiB);
+}
+
 // The sub-group that the next forward pass needs first is updated first.
 TEST(ForesightTest, OrdersSubGroupsByTheNextForwardPass) {
   Trace trace;

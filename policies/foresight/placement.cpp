@@ -26,14 +26,6 @@ std::array<bool, role_count> roles_of_cpu(const Trace& trace, const std::vector<
   return roles;
 }
 
-std::vector<bool> written_by(const Trace& trace) {
-  std::vector<bool> written(trace.tensors.size(), false);
-  for (const Op& op : trace.ops) {
-    for (const TensorId tensor : trace.writes(op)) written[tensor] = true;
-  }
-  return written;
-}
-
 // CPU memory for what its ops use, then for what no op writes, then for what is used late in the iteration; the GPU's
 // for the rest. What has no room in either starts as the roles say.
 std::vector<std::uint8_t> start_in_both(const Trace& trace, const MachineSpec& machine, Bytes chunk_bytes) {

@@ -28,6 +28,14 @@ bool replaced_between(const Seen& seen, TensorId tensor, OpIndex from, OpIndex t
 
 }  // namespace
 
+std::vector<bool> written_by(const Trace& trace) {
+  std::vector<bool> written(trace.tensors.size(), false);
+  for (const Op& op : trace.ops) {
+    for (const TensorId tensor : trace.writes(op)) written[tensor] = true;
+  }
+  return written;
+}
+
 Kernels kernels_of(const Seen& seen) {
   std::vector<OpIndex> ops;
   std::vector<Nanoseconds> starts_ns;
@@ -62,10 +70,7 @@ std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity) {
     memory.add(kernel, kernel + 1, static_cast<std::int64_t>(used));
     ++kernel;
   }
-  std::vector<bool> written(seen.trace.tensors.size(), false);
-  for (const Op& op : seen.trace.ops) {
-    for (const TensorId tensor : seen.trace.writes(op)) written[tensor] = true;
-  }
+  const std::vector<bool> written = written_by(seen.trace);
   std::vector<Period> periods;
   for (const InactivePeriod& period : inactive_periods(kernels, seen.trace)) {
     const OpIndex from = kernels.op_of(period.begin + kernels.count() - 1), to = kernels.op_of(period.end);

@@ -21,6 +21,8 @@ struct Seen {
   bool gpu_only;  // ops of the GPU, and what the CPU writes in between has to come in; else all ops
   bool forgets;   // as Layout::forgets_overwritten
 };
+// By tensor: whether an op writes it.
+std::vector<bool> written_by(const Trace& trace);
 // The ops that the memory sees, on its clock.
 Kernels kernels_of(const Seen& seen);
 // Which periods between two uses a memory of that many bytes cannot bridge: Belady's choice for a known future as

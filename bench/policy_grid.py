@@ -69,7 +69,7 @@ OURS, REFERENCES = "foresight", ("ideal", "bound")
 FAR = 0.85  # of the bound: below it the report says why
 NEAR = 0.97  # of the best schedule found: then it is the bound that is loose
 # The best schedule found: planning with a hundred times its budget, which then changes several decisions at once.
-LONG_SEARCH = {"search": "wide", "plan_events": "100000000"}
+LONG_SEARCH = {"search": "wide", "plan_events": "8000000"}
 # What a run is busy with.
 CLASSES = {
     "storage": "Storage is busy at least 80 % of the time, or delays the GPU longest",

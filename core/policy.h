@@ -77,7 +77,8 @@ struct Rehearsal {
 struct RehearsalLimits {
   std::uint64_t events = std::numeric_limits<std::uint64_t>::max();  // completions, about
   std::uint64_t iterations = 8;                                      // at most; fewer if the state recurs
-  // An iteration that takes longer, after the first `settling`, ends the rehearsal, which is then not complete.
+  // An iteration that takes longer, after the first `settling`, ends the rehearsal, which is then not complete; so does
+  // one of those that takes twice as long, but for the very first.
   Nanoseconds hopeless_ns = std::numeric_limits<Nanoseconds>::max();
   std::uint64_t settling = 1;
 };

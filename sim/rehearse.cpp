@@ -16,7 +16,9 @@ Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& c
   std::uint64_t events = 0;
   bool fits = true;
   const auto hopeless = [&] {
-    return engine.iteration() >= limits.settling && simulated.now() - begin_ns > limits.hopeless_ns;
+    const Nanoseconds taken_ns = simulated.now() - begin_ns;
+    return engine.iteration() >= limits.settling ? taken_ns > limits.hopeless_ns
+                                                 : engine.iteration() > 0 && taken_ns / 2 > limits.hopeless_ns;
   };
   try {
     engine.start({.max_iterations = limits.iterations, .until_steady = true});

@@ -154,16 +154,38 @@ std::uint64_t last_that_fits(std::uint64_t fits_at, std::uint64_t misfits_at,
   return fits_at;
 }
 
+namespace {
+
+// Between what is enough and what is not, in MiB. `missing`: none if so much is enough, else what lacked, which is often
+// all that lacks: every second guess follows it, and where it was enough, looks just below. The others are in the middle.
+std::uint64_t least_that_fits(std::uint64_t enough, std::uint64_t too_little,
+                              const std::function<std::optional<std::uint64_t>(std::uint64_t)>& missing) {
+  std::uint64_t guess = 0;
+  for (bool may_guess = true; enough - too_little > 1;) {
+    const bool guesses = may_guess && guess > too_little && guess < enough;
+    const std::uint64_t tried = guesses ? guess : too_little + (enough - too_little) / 2;
+    const std::optional<std::uint64_t> lacks = missing(tried);
+    may_guess = !guesses || !lacks;
+    guess = lacks ? tried + std::max<std::uint64_t>(*lacks, 1) : guesses ? tried - 1 : 0;
+    (lacks ? too_little : enough) = tried;
+  }
+  return enough;
+}
+
+}  // namespace
+
 std::optional<Bytes> minimum_capacity(const Trace& trace, const MachineSpec& machine, TierId tier,
                                       const std::string& policy, const std::map<std::string, std::string>& settings,
                                       const RunLimits& limits, bool fits_machine) {
   MachineSpec trial = machine;
   Tried tried = Tried::early;  // what is found is confirmed by whole runs
-  const auto fits = [&](std::uint64_t mebibytes) {
+  const auto missing = [&](std::uint64_t mebibytes) -> std::optional<std::uint64_t> {
     // No machine has a tier of nothing: a byte takes no tensor.
     set_capacity(trial, tier, std::max<Bytes>(mebibytes * MiB, 1));
-    return try_policy(trace, trial, policy, settings, limits, tried).result.fits;
+    const RunResult result = try_policy(trace, trial, policy, settings, limits, tried).result;
+    return result.fits ? std::nullopt : std::optional((result.misfit_bytes + MiB - 1) / MiB);
   };
+  const auto fits = [&](std::uint64_t mebibytes) { return !missing(mebibytes); };
   if (const auto one = one_of_alike(trace, machine)) {
     const std::optional<Bytes> guess =
         minimum_capacity(one->trace, one->machine, tier, policy, settings, limits, fits_machine);
@@ -190,9 +212,10 @@ std::optional<Bytes> minimum_capacity(const Trace& trace, const MachineSpec& mac
     return std::nullopt;
   }
   const std::uint64_t most = enough;
-  enough = last_that_fits(most, too_little, fits);
+  // Many policies need nothing of a tier below the GPU.
+  enough = tier != 0 && too_little == 0 && most > 1 && fits(1) ? 1 : least_that_fits(most, too_little, missing);
   tried = Tried::whole;
-  if (enough < most && !fits(enough)) enough = last_that_fits(most, enough, fits);
+  if (enough < most && !fits(enough)) enough = least_that_fits(most, enough, missing);
   if (enough == 1 && tier != 0 && fits(0)) return 0;
   return enough * MiB;
 }

@@ -40,7 +40,7 @@ CoarseTrace::CoarseTrace(const Trace& trace, const MachineSpec& machine, Bytes c
 }
 
 // An op that was put together touches no more of its memory than one of so many parts, nor is a tensor larger.
-Bytes CoarseTrace::parts_of_gpu() const { return std::clamp<Bytes>(wanted_parts_ / 8, 16, 128); }
+Bytes CoarseTrace::parts_of_gpu() const { return std::clamp<Bytes>(wanted_parts_ / 16, 8, 128); }
 
 // Of each op, in which it is.
 std::vector<std::uint32_t> CoarseTrace::merge_ops(const Trace& trace) const {
@@ -161,7 +161,7 @@ void CoarseTrace::choose_chunks() {
   if (const TierId host = machine_.tier_of(Device::cpu); host != no_tier) {
     least = std::min(least, machine_.tiers[host].capacity);
   }
-  const Bytes largest = least / (std::min<std::size_t>(wanted_parts_, 500) / 2 + 1);
+  const Bytes largest = least / std::max<std::size_t>(50, wanted_parts_ / 8);
   while (all / chunk_bytes_ > wanted_parts_ && chunk_bytes_ * 2 <= largest) chunk_bytes_ *= 2;
   Staging& staging = machine_.staging;
   if (staging.count == 0 || staging.bytes >= chunk_bytes_) return;

@@ -15,12 +15,9 @@ namespace tencache {
 
 class ForesightFlow {
  public:
-  ForesightFlow(Bytes chunk_bytes, bool forgets, const ForesightKnobs& knobs)
-      : chunk_bytes_(chunk_bytes),
-        forgets_(forgets),
-        knobs_(knobs),
-        window_(knobs.in_flight * (chunk_bytes == 0 ? 64 * MiB : chunk_bytes)),
-        host_(window_) {}
+  // `window`: bytes asked for on a link at once.
+  ForesightFlow(Bytes chunk_bytes, Bytes window, bool forgets, const ForesightKnobs& knobs)
+      : chunk_bytes_(chunk_bytes), forgets_(forgets), knobs_(knobs), window_(window), host_(window) {}
 
   // From here on the schedule is known. O(accesses × log ops).
   void start(const View& view);
@@ -39,7 +36,7 @@ class ForesightFlow {
   Bytes chunk_bytes_;
   bool forgets_;
   ForesightKnobs knobs_;
-  Bytes window_;  // asked for on a link at once
+  Bytes window_;
   bool started_ = false;
   Foreknowledge known_;
   HostCache host_;

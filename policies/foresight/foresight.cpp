@@ -62,8 +62,22 @@ Nanoseconds least_gpu_time(const Trace& trace, bool without_updates) {
 
 // An estimate needs no more than a coarse trace.
 double estimated_share(const Trace& trace, const MachineSpec& machine) {
-  constexpr std::size_t parts = 400;
+  constexpr std::size_t parts = 150;
   return estimate_share(CoarseTrace(trace, machine, 0, parts).trace(), machine);
+}
+
+// Of how many parts a trace has to be to show what moves: so many for each time that a byte which persists is read, as
+// each is a chance to keep it or not.
+std::size_t parts_for(const Trace& trace, double parts_for_each_use) {
+  constexpr double most = 2'000;
+  double persists = 0, read = 0;
+  for (const Tensor& tensor : trace.tensors) persists += tensor.persistent ? static_cast<double>(tensor.bytes) : 0;
+  for (const Op& op : trace.ops) {
+    for (const TensorId id : trace.reads(op)) {
+      read += trace.tensors[id].persistent ? static_cast<double>(trace.tensors[id].bytes) : 0;
+    }
+  }
+  return static_cast<std::size_t>(std::min(most, parts_for_each_use * std::max(1.0, read / std::max(1.0, persists))));
 }
 
 // As large as makes the fixed cost of a copy a small part of it, on the links to and from the GPU; no more than a small
@@ -87,8 +101,9 @@ class Foresight final : public Policy {
   explicit Foresight(Options& options) {
     options.choice("updates", updates_, {"auto", "gpu", "cpu"}, "where the updates of the optimizer run");
     options
-        .number("plan_events", plan_events_, "events",
-                "simulated completions that planning may take, beside ten for each op of the trace; 0: no plan")
+        .number(
+            "plan_events", plan_events_, "events",
+            "simulated completions that planning may take, about: a few rehearsals are made in any case; 0: no plan")
         .fixed("what planning may cost");
     options.choice("search", search_, {"local", "wide"},
                    "local: until no change alone makes it faster; wide: until plan_events are spent");
@@ -109,9 +124,14 @@ class Foresight final : public Policy {
     if (plan_.knobs.in_flight == 0) throw Error("policy 'foresight': option in_flight must be above 0");
     plan_.knobs.in_flight = std::min<std::uint64_t>(plan_.knobs.in_flight, 1'000'000);
   }
-  // A candidate: it rehearses nothing.
-  Foresight(ForesightPlan plan, const std::string& updates, bool forgets, Bytes chunk_bytes)
-      : planned_(true), updates_(updates), forgets_(forgets), chunk_bytes_(chunk_bytes), plan_(std::move(plan)) {}
+  // A candidate: it rehearses nothing. Of the chunks of the run as many bytes are on their way as there.
+  Foresight(ForesightPlan plan, const std::string& updates, bool forgets, Bytes chunk_bytes, Bytes chunk_of_run)
+      : planned_(true),
+        updates_(updates),
+        forgets_(forgets),
+        chunk_bytes_(chunk_bytes),
+        chunk_of_run_(chunk_of_run),
+        plan_(std::move(plan)) {}
 
   void prepare(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) override {
     choose_exclusive(trace);
@@ -151,7 +171,7 @@ class Foresight final : public Policy {
                return (*view.rehearsals)({trace, {}}, machine, candidate, limits);  // ops are where they are to be
              });
       }
-      flow_ = ForesightFlow(chunk_bytes(view.machine), forgets_, plan_.knobs);
+      flow_ = ForesightFlow(chunk_bytes(view.machine), window(view.machine), forgets_, plan_.knobs);
       flow_.start(view);
     }
     flow_.on(event, view, actions);
@@ -167,6 +187,11 @@ class Foresight final : public Policy {
 
  private:
   Bytes chunk_bytes(const MachineSpec& machine) const { return chunk_bytes_ == 0 ? chunk_of(machine) : chunk_bytes_; }
+  // A coarse chunk is many of the run's: what is on its way, and what is kept free for it, would be too much.
+  Bytes window(const MachineSpec& machine) const {
+    const Bytes chunk = chunk_bytes(machine), unit = chunk_of_run_ == 0 ? chunk : chunk_of_run_;
+    return std::max(plan_.knobs.in_flight * (unit == 0 ? 64 * MiB : unit), chunk);
+  }
   void choose_exclusive(const Trace& trace) {
     if (exclusive_ == "auto" && is_mostly_read(trace)) plan_.knobs.exclusive = Exclusive::gpu;
   }
@@ -176,33 +201,40 @@ class Foresight final : public Policy {
   bool planned_ = false;
   std::string updates_ = "auto";
   bool forgets_ = true;
-  Bytes chunk_bytes_ = 0;  // 0: chunk_of the machine
-  std::uint64_t plan_events_ = 600'000;
+  Bytes chunk_bytes_ = 0;   // 0: chunk_of the machine
+  Bytes chunk_of_run_ = 0;  // of a candidate, on a coarse trace: of the trace itself; 0: the same
+  std::uint64_t plan_events_ = 120'000;
   std::string search_ = "local", exclusive_ = "auto";
   double storage_limit_ = 1.1;
   ForesightPlan plan_;
   std::vector<std::string> notes_;
-  ForesightFlow flow_{0, false, {}};
+  ForesightFlow flow_{0, 0, false, {}};
 };
 
 void Foresight::plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) {
-  const auto make = [this](const ForesightPlan& plan, Bytes chunk_bytes) {
-    return std::make_unique<Foresight>(plan, updates_, forgets_, chunk_bytes);
-  };
-  constexpr std::uint64_t events_for_each_op = 10;
-  constexpr std::size_t few = 200, many = 2'000, most_ops = 20'000;
-  std::vector<CoarseTrace> traces;
   const Bytes chunk = chunk_bytes(machine);
+  const bool wide = search_ == "wide";
+  constexpr std::size_t most_ops = 20'000;
+  // Where little decides what fits, a trace is not as coarse, and what is on its way there leaves less room than in the
+  // run.
+  const bool is_tight = plan_.cpu_share && is_tight_for_updates(trace, machine);
+  const auto make = [this, of_run = is_tight ? 0 : chunk](const ForesightPlan& plan, Bytes coarse_chunk) {
+    return std::make_unique<Foresight>(plan, updates_, forgets_, coarse_chunk, of_run);
+  };
+  const std::size_t many = parts_for(trace, wide || is_tight ? 2'000 : 400), few = many * 3 / 20;
+  std::vector<CoarseTrace> traces;
   traces.emplace_back(trace, machine, chunk, trace.ops.size() > few ? few : many);
-  if (trace.ops.size() > few && traces[0].trace().ops.size() < most_ops / 4) {
+  if (const std::size_t ops = traces[0].trace().ops.size(); trace.ops.size() > few && ops < most_ops / 4) {
     traces.emplace_back(trace, machine, chunk, many);
-    if (traces[1].trace().ops.size() > most_ops) traces.pop_back();
+    const std::size_t finer = traces[1].trace().ops.size();
+    if (finer > most_ops) traces.pop_back();
+    if (finer <= most_ops && (finer < 2 * ops || is_tight))
+      traces.erase(traces.begin());  // it would cost as much and tell less
   }
-  ForesightPlanner planner(rehearse, make, traces,
-                           {.events = plan_events_ + events_for_each_op * trace.ops.size(),
-                            .storage_limit = storage_limit_,
-                            .wide = search_ == "wide"},
-                           least_gpu_time(trace, plan_.cpu_share.has_value()));
+  ForesightPlanner planner(
+      rehearse, make, traces,
+      {.events = plan_events_ * (is_tight ? 5 : 1), .storage_limit = storage_limit_, .careful = is_tight, .wide = wide},
+      least_gpu_time(trace, plan_.cpu_share.has_value()));
   plan_ = planner.plan(plan_);
   notes_ = planner.notes();
   planned_ = true;

@@ -271,6 +271,17 @@ bool may_share_updates(const Trace& trace, const MachineSpec& machine) {
          !std::all_of(trace.ops.begin(), trace.ops.end(), update);
 }
 
+bool is_tight_for_updates(const Trace& trace, const MachineSpec& machine) {
+  const TierId host = machine.tier_of(Device::cpu);
+  if (host == no_tier) return false;
+  for (TierId tier = 0; tier < machine.tiers.size(); ++tier) {
+    if (machine.tiers[tier].kind == TierKind::nvme && machine.link_between(tier, host) != no_link) return false;
+  }
+  Bytes bytes = 0;
+  for (const Op& op : trace.ops) bytes += is_update(trace, op) ? bytes_touched(trace, op) : 0;
+  return bytes > machine.tiers[host].capacity;
+}
+
 double estimate_share(const Trace& trace, const MachineSpec& machine) {
   const Estimate estimate(trace, machine);
   constexpr double worth = 0.995;  // an estimate: for less the CPU is left alone

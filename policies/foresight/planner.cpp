@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <random>
 #include <utility>
@@ -18,6 +19,10 @@ constexpr Nanoseconds hope = 50;          // as far above the best, a plan may s
 
 std::string to_string(Exclusive exclusive) {
   return exclusive == Exclusive::none ? "" : exclusive == Exclusive::gpu ? " exclusive=gpu" : " exclusive=both";
+}
+
+bool decides_the_same(const ForesightPlan& a, const ForesightPlan& b) {
+  return a.cpu_share == b.cpu_share && a.latest_first == b.latest_first && a.knobs == b.knobs;
 }
 
 std::string short_number(double value) { return std::to_string(value).substr(0, 4); }
@@ -44,7 +49,7 @@ Rehearsal ForesightPlanner::rehearse(const ForesightPlan& plan, std::uint64_t se
   const std::unique_ptr<Policy> candidate = make_(plan, trace_->chunk_bytes());
   Rehearsal told =
       rehearse_(trace_->trace(), trace_->machine(), *candidate,
-                {.events = std::max(allowed_, used_) - used_,
+                {.events = most_events_,
                  .iterations = settling + measured,
                  .hopeless_ns = least_ns_ == 0 ? RehearsalLimits().hopeless_ns : least_ns_ + least_ns_ / hope,
                  .settling = settling});
@@ -59,8 +64,14 @@ bool ForesightPlanner::never_waits() const { return least_ns_ <= compute_ns_ + c
 bool ForesightPlanner::settled() const { return least_ns_ == 0 || never_waits() || used_ >= allowed_; }
 
 bool ForesightPlanner::attempt(ForesightPlan plan, const std::string& change) {
+  const auto alike = [&plan](const ForesightPlan& other) { return decides_the_same(plan, other); };
   if (settled()) return false;
+  if (std::any_of(hopeless_.begin(), hopeless_.end(), alike)) {
+    ++used_;  // a search that finds nothing new ends all the same
+    return false;
+  }
   Rehearsal told = rehearse(plan, 2, 2);
+  if (told.fits && !told.complete && !plan.start.empty()) hopeless_.push_back(plan);
   if (!told.fits || !told.complete || told.iteration_ns == 0) return false;
   if (told.iteration_ns >= least_ns_ - least_ns_ / worth || static_cast<double>(told.stored) > most_written_) {
     return false;
@@ -72,32 +83,34 @@ bool ForesightPlanner::attempt(ForesightPlan plan, const std::string& change) {
   return true;
 }
 
-// Over all of them, as there may be several minima. Another share begins where tensors start without a plan: there are
+// Over all of them, as there may be several minima, in the better order. Another share begins where tensors start without a plan: there are
 // none on their way to where the updates were before.
 void ForesightPlanner::scan_shares() {
   if (!best_.cpu_share) return;
+  search_shares(1.0 / 16);
+  search_order();
   const ForesightPlan around = best_;
-  for (const bool latest_first : {around.latest_first, !around.latest_first}) {
-    for (const double share : {0.0, 0.125, 0.25, 0.375, 0.5, 0.75, 1.0}) {
-      if (share == *best_.cpu_share && latest_first == best_.latest_first) continue;
-      ForesightPlan plan = around;
-      plan.cpu_share = share;
-      plan.latest_first = latest_first;
-      plan.start.clear();
-      attempt(plan, to_string(plan));
-    }
+  for (const double share : {0.5, 0.25, 0.75, 0.0, 0.375, 0.125, 1.0}) {
+    if (std::abs(share - *around.cpu_share) < 1.0 / 16) continue;
+    ForesightPlan plan = around;
+    plan.cpu_share = share;
+    plan.start.clear();
+    attempt(plan, to_string(plan));
   }
+  search_order();
 }
 
 void ForesightPlanner::search_shares(double finest) {
   if (!best_.cpu_share) return;
   for (double step = 1.0 / 16; step >= finest; step /= 2) {
     for (const double sign : {1.0, -1.0}) {
-      for (bool better = true; better;) {
+      for (double stride = step;;) {  // the longer, the longer it gets better
         ForesightPlan plan = best_;
-        plan.cpu_share = *best_.cpu_share + sign * step;
-        if (*plan.cpu_share < 0 || *plan.cpu_share > 1) break;
-        better = attempt(plan, "cpu_share=" + short_number(*plan.cpu_share));
+        plan.cpu_share = *best_.cpu_share + sign * stride;
+        const bool better =
+            *plan.cpu_share >= 0 && *plan.cpu_share <= 1 && attempt(plan, "cpu_share=" + short_number(*plan.cpu_share));
+        if (!better && stride == step) break;
+        stride = !better ? step : limits_.careful ? stride : 2 * stride;
       }
     }
   }
@@ -169,16 +182,20 @@ void ForesightPlanner::search_widely() {
 }
 
 // Goes on with another trace: what is best there at first, of that plan and the best up to now. False: the plan does not
-// run there, or not within the budget, and nothing has changed.
-bool ForesightPlanner::begin(const CoarseTrace& trace, const ForesightPlan& first) {
+// run there, and nothing has changed.
+bool ForesightPlanner::begin(const CoarseTrace& trace, const ForesightPlan& first, std::uint64_t allowed) {
   const CoarseTrace* const trace_before = std::exchange(trace_, &trace);
+  hopeless_.clear();
+  most_events_ = std::max<std::uint64_t>(1'000'000, 100 * trace.trace().ops.size());
   const Nanoseconds least_before = std::exchange(least_ns_, 0);
-  Rehearsal told = rehearse(first, 6, 2);
+  Rehearsal told = rehearse(first, 4, 2);
   if (!told.fits || !told.complete || told.iteration_ns == 0) {
     trace_ = trace_before;
     least_ns_ = least_before;
     return false;
   }
+  most_events_ = 8 * told.events;
+  allowed_ = std::max(allowed, used_ + told.events);
   ForesightPlan before = std::exchange(best_, first);
   least_ns_ = told.iteration_ns;
   most_written_ = limits_.storage_limit * static_cast<double>(told.stored);
@@ -201,7 +218,6 @@ void ForesightPlanner::confirm() {
     best_ = first_;
     return;
   }
-  allowed_ = std::numeric_limits<std::uint64_t>::max();
   const Nanoseconds least_ns = std::exchange(least_ns_, 0);
   const Rehearsal told = rehearse(best_, 6, 4);
   least_ns_ = least_ns;
@@ -225,8 +241,7 @@ void ForesightPlanner::search(bool roughly) {
 ForesightPlan ForesightPlanner::plan(const ForesightPlan& first) {
   first_ = best_ = first;
   for (std::size_t i = 0; i < traces_.size(); ++i) {
-    allowed_ = i + 1 < traces_.size() ? limits_.events * 2 / 5 : limits_.events;
-    if (!begin(traces_[i], first)) break;
+    if (!begin(traces_[i], first, i + 1 < traces_.size() ? limits_.events * 2 / 5 : limits_.events)) break;
     search(i + 1 < traces_.size() || traces_.size() == 1);
     if (i + 1 == traces_.size()) search(false);
   }

@@ -27,8 +27,9 @@ struct ForesightPlan {
 std::string to_string(const ForesightPlan& plan);
 
 struct PlanningLimits {
-  std::uint64_t events = 0;    // simulated completions
+  std::uint64_t events = 0;  // simulated completions, about; each trace is searched as long as its first rehearsal took
   double storage_limit = 1.1;  // times the bytes that the first rehearsal writes to storage: a plan may write no more
+  bool careful = false;        // in small steps: a share may be worse than both of its neighbours
   bool wide = false;           // spends all of the events: not only one change after the other, but several at once
 };
 
@@ -48,7 +49,7 @@ class ForesightPlanner {
   const std::vector<std::string>& notes() const { return notes_; }  // what it did, a sentence each
 
  private:
-  bool begin(const CoarseTrace& trace, const ForesightPlan& first);
+  bool begin(const CoarseTrace& trace, const ForesightPlan& first, std::uint64_t allowed);
   void search(bool roughly);
   void confirm();
   bool attempt(ForesightPlan plan, const std::string& change);
@@ -71,6 +72,8 @@ class ForesightPlanner {
   Nanoseconds first_ns_ = 0;              // of the first
   Nanoseconds least_ns_ = 0;              // of the best; 0: none came to its end
   double most_written_ = 0;               // to storage, bytes an iteration
+  std::vector<ForesightPlan> hopeless_;   // too slow with the present trace, from where the best one left the tensors
+  std::uint64_t most_events_ = 0;         // of one rehearsal: with more, a plan moves chunks to and fro
   std::uint64_t used_ = 0, allowed_ = 0;  // events, all together
   std::uint64_t rehearsals_ = 0;
   std::vector<std::string> notes_;

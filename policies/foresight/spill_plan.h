@@ -23,6 +23,7 @@ struct ForesightKnobs {
   double gpu_share = 0.95;      // of GPU memory that step 2 counts on
   bool follow = false;          // what step 2 keeps leaves after what it spills
   Exclusive exclusive = Exclusive::none;
+  bool operator==(const ForesightKnobs&) const = default;
 };
 
 class SpillPlan {

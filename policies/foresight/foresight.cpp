@@ -124,7 +124,7 @@ class Foresight final : public Policy {
     if (plan_.knobs.in_flight == 0) throw Error("policy 'foresight': option in_flight must be above 0");
     plan_.knobs.in_flight = std::min<std::uint64_t>(plan_.knobs.in_flight, 1'000'000);
   }
-  // A candidate: it rehearses nothing. Of the chunks of the run as many bytes are on their way as there.
+  // A candidate: it rehearses nothing. It has as many bytes on their way as the run has, whose chunks are that large.
   Foresight(ForesightPlan plan, const std::string& updates, bool forgets, Bytes chunk_bytes, Bytes chunk_of_run)
       : planned_(true),
         updates_(updates),
@@ -229,7 +229,7 @@ void Foresight::plan(const Trace& trace, const MachineSpec& machine, const Rehea
     const std::size_t finer = traces[1].trace().ops.size();
     if (finer > most_ops) traces.pop_back();
     if (finer <= most_ops && (finer < 2 * ops || is_tight))
-      traces.erase(traces.begin());  // it would cost as much and tell less
+      traces.erase(traces.begin());  // the coarser one would cost as much, or tell what does not fit
   }
   ForesightPlanner planner(
       rehearse, make, traces,

@@ -83,8 +83,8 @@ bool ForesightPlanner::attempt(ForesightPlan plan, const std::string& change) {
   return true;
 }
 
-// Over all of them, as there may be several minima, in the better order. Another share begins where tensors start without a plan: there are
-// none on their way to where the updates were before.
+// Over all of them, as there may be several minima, in the better order. Another share begins where tensors start
+// without a plan: there are none on their way to where the updates were before.
 void ForesightPlanner::scan_shares() {
   if (!best_.cpu_share) return;
   search_shares(1.0 / 16);

@@ -156,8 +156,9 @@ std::uint64_t last_that_fits(std::uint64_t fits_at, std::uint64_t misfits_at,
 
 namespace {
 
-// Between what is enough and what is not, in MiB. `missing`: none if so much is enough, else what lacked, which is often
-// all that lacks: every second guess follows it, and where it was enough, looks just below. The others are in the middle.
+// Between what is enough and what is not, all in MiB. `missing`: none if so much is enough, else what lacked. That is
+// often all that lacks, so every second trial follows it, and looks just below where it was enough. The other trials are
+// in the middle.
 std::uint64_t least_that_fits(std::uint64_t enough, std::uint64_t too_little,
                               const std::function<std::optional<std::uint64_t>(std::uint64_t)>& missing) {
   std::uint64_t guess = 0;

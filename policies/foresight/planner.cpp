@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <random>
 #include <utility>
 
@@ -15,67 +14,27 @@ namespace {
 constexpr Nanoseconds worth = 1000;       // of its thousandths an iteration has to become shorter by one
 constexpr Nanoseconds certain = 200;      // and all changes together by one of so many: a coarse trace tells no more
 constexpr Nanoseconds good_enough = 400;  // nearer than that part of it to the compute it need not be
-constexpr Nanoseconds hope = 50;          // as far above the best, a plan may still settle below it
-
-std::string to_string(Exclusive exclusive) {
-  return exclusive == Exclusive::none ? "" : exclusive == Exclusive::gpu ? " exclusive=gpu" : " exclusive=both";
-}
-
-bool decides_the_same(const ForesightPlan& a, const ForesightPlan& b) {
-  return a.cpu_share == b.cpu_share && a.latest_first == b.latest_first && a.knobs == b.knobs;
-}
-
-std::string short_number(double value) { return std::to_string(value).substr(0, 4); }
+constexpr Nanoseconds near = 50;          // and nearer than that, all shares need not be looked through
+constexpr ForesightTrials::Length of_first{4, 2}, of_change{2, 2}, of_last{6, 4};
 
 }  // namespace
 
-std::string to_string(const ForesightPlan& plan) {
-  return (plan.cpu_share ? "cpu_share=" + short_number(*plan.cpu_share) + " " : std::string()) +
-         (plan.latest_first ? "order=latest " : "") + "gpu_share=" + short_number(plan.knobs.gpu_share) +
-         " follow=" + (plan.knobs.follow ? "true" : "false") + to_string(plan.knobs.exclusive);
-}
-
-ForesightPlanner::ForesightPlanner(const RehearseTrace& rehearse, Make make, const std::vector<CoarseTrace>& traces,
-                                   PlanningLimits limits, Nanoseconds compute_ns)
-    : rehearse_(rehearse),
-      make_(std::move(make)),
-      traces_(traces),
-      trace_(&traces.front()),
-      limits_(limits),
-      compute_ns_(compute_ns) {}
-
-// Some iterations for it to settle, and some that count: no such may be much longer than the best plan's.
-Rehearsal ForesightPlanner::rehearse(const ForesightPlan& plan, std::uint64_t settling, std::uint64_t measured) {
-  const std::unique_ptr<Policy> candidate = make_(plan, trace_->chunk_bytes());
-  Rehearsal told =
-      rehearse_(trace_->trace(), trace_->machine(), *candidate,
-                {.events = most_events_,
-                 .iterations = settling + measured,
-                 .hopeless_ns = least_ns_ == 0 ? RehearsalLimits().hopeless_ns : least_ns_ + least_ns_ / hope,
-                 .settling = settling});
-  used_ += told.events;
-  ++rehearsals_;
-  return told;
-}
+ForesightPlanner::ForesightPlanner(const RehearseTrace& rehearse, ForesightTrials::Make make,
+                                   const std::vector<CoarseTrace>& traces, PlanningLimits limits,
+                                   Nanoseconds compute_ns)
+    : traces_(traces), trials_(rehearse, std::move(make), traces.front()), limits_(limits), compute_ns_(compute_ns) {}
 
 bool ForesightPlanner::never_waits() const { return least_ns_ <= compute_ns_ + compute_ns_ / good_enough; }
 
 // Nothing that could be changed makes it faster, or nothing may be tried any more.
-bool ForesightPlanner::settled() const { return least_ns_ == 0 || never_waits() || used_ >= allowed_; }
+bool ForesightPlanner::settled() const { return least_ns_ == 0 || never_waits() || trials_.events() >= allowed_; }
 
 bool ForesightPlanner::attempt(ForesightPlan plan, const std::string& change) {
-  const auto alike = [&plan](const ForesightPlan& other) { return decides_the_same(plan, other); };
   if (settled()) return false;
-  if (std::any_of(hopeless_.begin(), hopeless_.end(), alike)) {
-    ++used_;  // a search that finds nothing new ends all the same
-    return false;
-  }
-  Rehearsal told = rehearse(plan, 2, 2);
-  if (told.fits && !told.complete && !plan.start.empty()) hopeless_.push_back(plan);
+  Rehearsal told = trials_.run(plan, of_change, least_ns_);
   if (!told.fits || !told.complete || told.iteration_ns == 0) return false;
-  if (told.iteration_ns >= least_ns_ - least_ns_ / worth || static_cast<double>(told.stored) > most_written_) {
+  if (told.iteration_ns >= least_ns_ - least_ns_ / worth || static_cast<double>(told.stored) > most_written_)
     return false;
-  }
   least_ns_ = told.iteration_ns;
   best_ = std::move(plan);
   best_.start = std::move(told.tiers);
@@ -117,7 +76,7 @@ void ForesightPlanner::search_shares(double finest) {
 }
 
 void ForesightPlanner::search_order() {
-  const std::vector<Op>& ops = trace_->trace().ops;
+  const std::vector<Op>& ops = trials_.trace().trace().ops;
   if (std::none_of(ops.begin(), ops.end(), [](const Op& op) { return op.reorderable; })) return;
   ForesightPlan plan = best_;
   plan.latest_first = !plan.latest_first;
@@ -126,7 +85,7 @@ void ForesightPlanner::search_order() {
 
 void ForesightPlanner::search_knobs() {
   for (const Exclusive exclusive : {Exclusive::both, Exclusive::gpu, Exclusive::none}) {
-    if (!trace_->has_storage() || exclusive == best_.knobs.exclusive) continue;
+    if (!trials_.trace().has_storage() || exclusive == best_.knobs.exclusive) continue;
     ForesightPlan plan = best_;
     plan.knobs.exclusive = exclusive;
     attempt(plan, to_string(plan));
@@ -184,20 +143,16 @@ void ForesightPlanner::search_widely() {
 // Goes on with another trace: what is best there at first, of that plan and the best up to now. False: the plan does not
 // run there, and nothing has changed.
 bool ForesightPlanner::begin(const CoarseTrace& trace, const ForesightPlan& first, std::uint64_t allowed) {
-  const CoarseTrace* const trace_before = std::exchange(trace_, &trace);
-  hopeless_.clear();
-  most_events_ = std::max<std::uint64_t>(1'000'000, 100 * trace.trace().ops.size());
-  const Nanoseconds least_before = std::exchange(least_ns_, 0);
-  Rehearsal told = rehearse(first, 4, 2);
+  const CoarseTrace& trace_before = trials_.trace();
+  trials_.on(trace);
+  Rehearsal told = trials_.run(first, of_first, 0);
   if (!told.fits || !told.complete || told.iteration_ns == 0) {
-    trace_ = trace_before;
-    least_ns_ = least_before;
+    trials_.on(trace_before);
     return false;
   }
-  most_events_ = 8 * told.events;
-  allowed_ = std::max(allowed, used_ + told.events);
+  allowed_ = std::max(allowed, trials_.events() + told.events);
+  const Nanoseconds least_before = std::exchange(least_ns_, told.iteration_ns);
   ForesightPlan before = std::exchange(best_, first);
-  least_ns_ = told.iteration_ns;
   most_written_ = limits_.storage_limit * static_cast<double>(told.stored);
   best_.start = std::move(told.tiers);
   first_ = first;
@@ -205,7 +160,7 @@ bool ForesightPlanner::begin(const CoarseTrace& trace, const ForesightPlan& firs
   notes_.push_back(format_duration(least_ns_) + " before planning, as " + std::to_string(trace.trace().ops.size()) +
                    " ops");
   if (least_before == 0) return true;
-  before.start = trace.coarsened(trace_before->refined(before.start));
+  before.start = trace.coarsened(trace_before.refined(before.start));
   if (attempt(before, to_string(before))) return true;
   before.start.clear();
   attempt(before, to_string(before));
@@ -218,9 +173,7 @@ void ForesightPlanner::confirm() {
     best_ = first_;
     return;
   }
-  const Nanoseconds least_ns = std::exchange(least_ns_, 0);
-  const Rehearsal told = rehearse(best_, 6, 4);
-  least_ns_ = least_ns;
+  const Rehearsal told = trials_.run(best_, of_last, 0);
   if (told.fits && told.complete && told.iteration_ns <= first_ns_) return;
   best_ = first_;
   least_ns_ = first_ns_;
@@ -228,7 +181,7 @@ void ForesightPlanner::confirm() {
 }
 
 void ForesightPlanner::search(bool roughly) {
-  if (roughly && least_ns_ > compute_ns_ + compute_ns_ / hope) scan_shares();
+  if (roughly && least_ns_ > compute_ns_ + compute_ns_ / near) scan_shares();
   for (Nanoseconds before = 0; !settled() && least_ns_ != before;) {
     before = least_ns_;
     search_shares(roughly ? 1.0 / 16 : 1.0 / 64);
@@ -247,14 +200,14 @@ ForesightPlan ForesightPlanner::plan(const ForesightPlan& first) {
   }
   search_widely();
   confirm();
-  notes_.push_back("planning stopped after " + std::to_string(rehearsals_) + " rehearsals, " + std::to_string(used_) +
-                   " of " + std::to_string(limits_.events) + " events: " +
-                   (least_ns_ == 0            ? "no rehearsal came to its end, so nothing was changed"
-                    : never_waits()           ? "the GPU never waits"
-                    : used_ >= limits_.events ? "the budget is used"
-                                              : "no change makes the iteration shorter"));
+  notes_.push_back("planning stopped after " + std::to_string(trials_.count()) + " rehearsals, " +
+                   std::to_string(trials_.events()) + " of " + std::to_string(limits_.events) + " events: " +
+                   (least_ns_ == 0                       ? "no rehearsal came to its end, so nothing was changed"
+                    : never_waits()                      ? "the GPU never waits"
+                    : trials_.events() >= limits_.events ? "the budget is used"
+                                                         : "no change makes the iteration shorter"));
   notes_.push_back("it runs with " + to_string(best_));
-  best_.start = trace_->refined(best_.start);
+  best_.start = trials_.trace().refined(best_.start);
   return best_;
 }
 

@@ -2,29 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "core/machine_spec.h"
 #include "core/policy.h"
 #include "policies/foresight/coarse.h"
-#include "policies/foresight/spill_plan.h"
+#include "policies/foresight/plan.h"
+#include "policies/foresight/trials.h"
 
 namespace tencache {
-
-// All that planning decides.
-struct ForesightPlan {
-  std::optional<double> cpu_share;  // of the bytes that updates touch; none: where they run is not for it to say
-  bool latest_first = false;        // sub-groups in the order opposite to that of their next use
-  ForesightKnobs knobs;
-  std::vector<std::uint8_t> start = {};  // as Layout::start; empty: nothing is said
-};
-
-// A plan as read by people: "cpu_share=0.44 gpu_share=0.95 follow=false".
-std::string to_string(const ForesightPlan& plan);
 
 struct PlanningLimits {
   std::uint64_t events = 0;  // simulated completions, about; each trace is searched as long as its first rehearsal took
@@ -35,13 +21,10 @@ struct PlanningLimits {
 
 class ForesightPlanner {
  public:
-  // A policy that does as the plan says and rehearses nothing.
-  using Make = std::function<std::unique_ptr<Policy>(const ForesightPlan& plan, Bytes chunk_bytes)>;
-
   // What is simulated are these, the coarsest first, all of one trace: a coarse one tells roughly what is good, the
   // finer ones have the last word. `compute_ns`: of an iteration whose GPU never waits for a transfer, wherever updates
   // run; with that it is content. All must outlive this object.
-  ForesightPlanner(const RehearseTrace& rehearse, Make make, const std::vector<CoarseTrace>& traces,
+  ForesightPlanner(const RehearseTrace& rehearse, ForesightTrials::Make make, const std::vector<CoarseTrace>& traces,
                    PlanningLimits limits, Nanoseconds compute_ns);
 
   // The best found, beginning with that one. Its start is of the trace that the coarse ones were made from.
@@ -60,22 +43,16 @@ class ForesightPlanner {
   void search_order();
   void search_knobs();
   void search_widely();
-  Rehearsal rehearse(const ForesightPlan& plan, std::uint64_t settling, std::uint64_t measured);
 
-  const RehearseTrace& rehearse_;
-  Make make_;
   const std::vector<CoarseTrace>& traces_;
-  const CoarseTrace* trace_;  // the present one
+  ForesightTrials trials_;
   PlanningLimits limits_;
   Nanoseconds compute_ns_;
   ForesightPlan first_, best_;
-  Nanoseconds first_ns_ = 0;              // of the first
-  Nanoseconds least_ns_ = 0;              // of the best; 0: none came to its end
-  double most_written_ = 0;               // to storage, bytes an iteration
-  std::vector<ForesightPlan> hopeless_;   // too slow with the present trace, from where the best one left the tensors
-  std::uint64_t most_events_ = 0;         // of one rehearsal: with more, a plan moves chunks to and fro
-  std::uint64_t used_ = 0, allowed_ = 0;  // events, all together
-  std::uint64_t rehearsals_ = 0;
+  Nanoseconds first_ns_ = 0;   // of the first
+  Nanoseconds least_ns_ = 0;   // of the best; 0: none came to its end
+  double most_written_ = 0;    // to storage, bytes an iteration
+  std::uint64_t allowed_ = 0;  // events, of all trials together
   std::vector<std::string> notes_;
 };
 

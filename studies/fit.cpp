@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "policies/registry.h"
+#include "studies/bisection.h"
 #include "studies/parallel.h"
 #include "traces/transform/split_ranks.h"
 
@@ -143,37 +144,6 @@ Outcome try_policy(const Trace& trace, const MachineSpec& machine, const std::st
     return refused;
   }
 }
-
-std::uint64_t last_that_fits(std::uint64_t fits_at, std::uint64_t misfits_at,
-                             const std::function<bool(std::uint64_t)>& fits) {
-  const auto apart = [&] { return std::max(fits_at, misfits_at) - std::min(fits_at, misfits_at); };
-  while (apart() > 1) {
-    const std::uint64_t middle = std::min(fits_at, misfits_at) + apart() / 2;
-    (fits(middle) ? fits_at : misfits_at) = middle;
-  }
-  return fits_at;
-}
-
-namespace {
-
-// Between what is enough and what is not, all in MiB. `missing`: none if so much is enough, else what lacked. That is
-// often all that lacks, so every second trial follows it, and looks just below where it was enough. The other trials are
-// in the middle.
-std::uint64_t least_that_fits(std::uint64_t enough, std::uint64_t too_little,
-                              const std::function<std::optional<std::uint64_t>(std::uint64_t)>& missing) {
-  std::uint64_t guess = 0;
-  for (bool may_guess = true; enough - too_little > 1;) {
-    const bool guesses = may_guess && guess > too_little && guess < enough;
-    const std::uint64_t tried = guesses ? guess : too_little + (enough - too_little) / 2;
-    const std::optional<std::uint64_t> lacks = missing(tried);
-    may_guess = !guesses || !lacks;
-    guess = lacks ? tried + std::max<std::uint64_t>(*lacks, 1) : guesses ? tried - 1 : 0;
-    (lacks ? too_little : enough) = tried;
-  }
-  return enough;
-}
-
-}  // namespace
 
 std::optional<Bytes> minimum_capacity(const Trace& trace, const MachineSpec& machine, TierId tier,
                                       const std::string& policy, const std::map<std::string, std::string>& settings,

@@ -40,10 +40,6 @@ enum class Tried : std::uint8_t { early, whole };
 Outcome try_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
                    const std::map<std::string, std::string>& settings, const RunLimits& limits, Tried tried);
 
-// Of two values, of which one fits and the other, larger or smaller, does not: the last that fits, by bisection.
-std::uint64_t last_that_fits(std::uint64_t fits_at, std::uint64_t misfits_at,
-                             const std::function<bool(std::uint64_t)>& fits);
-
 // The least capacity of the tier (of every rank) with which the policy's run fits, all else as the machine has it: in
 // whole MiB, by bisection between 0 (not of the GPU) and room for every tensor twice over, so that it takes for granted
 // that more never hurts. Where all ranks are alike, one is searched for, with its part of what they share, and all of

@@ -7,6 +7,7 @@
 #include "configs/generate_settings.h"
 #include "core/error.h"
 #include "policies/registry.h"
+#include "studies/bisection.h"
 #include "studies/fit.h"
 #include "traces/generate/generate.h"
 

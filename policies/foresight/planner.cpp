@@ -11,8 +11,8 @@
 namespace tencache {
 namespace {
 
-constexpr Nanoseconds worth = 1000;       // of its thousandths an iteration has to become shorter by one
-constexpr Nanoseconds certain = 200;      // and all changes together by one of so many: a coarse trace tells no more
+constexpr Nanoseconds worth = 1000;  // of its thousandths an iteration has to become shorter by one
+constexpr Nanoseconds certain = 1000;
 constexpr Nanoseconds good_enough = 400;  // nearer than that part of it to the compute it need not be
 constexpr Nanoseconds near = 50;          // and nearer than that, all shares need not be looked through
 constexpr ForesightTrials::Length of_first{4, 2}, of_change{2, 2}, of_last{6, 4};

@@ -27,7 +27,7 @@ class ForesightTrials {
   // moves chunks to and fro, and its rehearsal ends.
   void on(const CoarseTrace& trace);
   // Iterations that count must not be much longer than `least_ns`, of the best plan (0: there is none): else it is not
-  // complete. A plan that was too slow on this trace from where the tensors lay is not rehearsed from there again.
+  // complete. A plan with a start that was too slow on this trace is not rehearsed again.
   Rehearsal run(const ForesightPlan& plan, Length length, Nanoseconds least_ns);
 
   const CoarseTrace& trace() const { return *trace_; }

@@ -1,0 +1,32 @@
+#include "studies/bisection.h"
+
+#include <algorithm>
+
+namespace tencache {
+
+std::uint64_t last_that_fits(std::uint64_t fits_at, std::uint64_t misfits_at,
+                             const std::function<bool(std::uint64_t)>& fits) {
+  const auto apart = [&] { return std::max(fits_at, misfits_at) - std::min(fits_at, misfits_at); };
+  while (apart() > 1) {
+    const std::uint64_t middle = std::min(fits_at, misfits_at) + apart() / 2;
+    (fits(middle) ? fits_at : misfits_at) = middle;
+  }
+  return fits_at;
+}
+
+std::uint64_t least_that_fits(std::uint64_t enough, std::uint64_t too_little,
+                              const std::function<std::optional<std::uint64_t>(std::uint64_t)>& missing) {
+  std::uint64_t guess = 0;
+  for (bool may_guess = true, below = false; enough - too_little > 1;) {
+    const bool guesses = may_guess && guess > too_little && guess < enough;
+    const std::uint64_t tried = guesses ? guess : too_little + (enough - too_little) / 2;
+    const std::optional<std::uint64_t> lacks = missing(tried);
+    may_guess = !guesses || !lacks;
+    below = !lacks && guesses && !below;
+    guess = lacks ? tried + std::max<std::uint64_t>(*lacks, 1) : below ? tried - 1 : 0;
+    (lacks ? too_little : enough) = tried;
+  }
+  return enough;
+}
+
+}  // namespace tencache

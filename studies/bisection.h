@@ -1,0 +1,20 @@
+// Where a yes turns into a no, asked for as few times as can be.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+namespace tencache {
+
+// Of two values, of which one fits and the other, larger or smaller, does not: the last that fits, by bisection.
+std::uint64_t last_that_fits(std::uint64_t fits_at, std::uint64_t misfits_at,
+                             const std::function<bool(std::uint64_t)>& fits);
+
+// The least that is enough, above what is too little. `missing`: none if so much is enough, else how much lacked. That
+// is often all that lacks, so a trial follows it, and the next looks just below if it was enough. The others, every
+// third at least, are in the middle.
+std::uint64_t least_that_fits(std::uint64_t enough, std::uint64_t too_little,
+                              const std::function<std::optional<std::uint64_t>(std::uint64_t)>& missing);
+
+}  // namespace tencache

@@ -1,0 +1,162 @@
+// How foresight's planning searches (policies/foresight/planner.h, trials.h), where the times that rehearsals tell are
+// written down here instead of being simulated.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "policies/foresight/placement.h"
+#include "policies/foresight/planner.h"
+#include "policies/registry.h"
+#include "tests/golden/golden_run.h"
+
+namespace tencache {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// One op that reads one tensor: what is planned for it is up to `tell`.
+struct Told {
+  using Tell = std::function<Rehearsal(const ForesightPlan& plan, const RehearsalLimits& limits)>;
+
+  explicit Told(Tell told) : tell(std::move(told)) {
+    trace.add_tensor("w", 100, Role::parameter, true);
+    add_op(trace, 10, {0}, {});
+    traces.emplace_back(trace, machine, 0, 100);
+  }
+  ForesightTrials::Make make() {
+    return [this](const ForesightPlan& plan, Bytes) {
+      asked.push_back(plan);
+      return make_policy("on-demand").policy;
+    };
+  }
+  ForesightPlan plan(double cpu_share, PlanningLimits limits = {.events = 1'000'000}) {
+    ForesightPlanner planner(rehearse, make(), traces, limits, 0);
+    const ForesightPlan best = planner.plan({.cpu_share = cpu_share, .knobs = {}});
+    notes = planner.notes();
+    return best;
+  }
+  std::vector<double> shares() const {
+    std::vector<double> shares;
+    for (const ForesightPlan& plan : asked) shares.push_back(*plan.cpu_share);
+    return shares;
+  }
+
+  Tell tell;
+  Trace trace;
+  MachineSpec machine = small_machine(1'000);
+  std::vector<CoarseTrace> traces;
+  std::vector<ForesightPlan> asked;  // of which a rehearsal was made
+  std::vector<std::string> notes;
+  RehearseTrace rehearse = [this](const Trace&, const MachineSpec&, Policy&, const RehearsalLimits& limits) {
+    return tell(asked.back(), limits);
+  };
+};
+
+Rehearsal takes(Nanoseconds ns, std::uint64_t events = 100) {
+  Rehearsal told;
+  told.fits = told.complete = true;
+  told.iteration_ns = ns;
+  told.events = events;
+  told.tiers = {1};
+  return told;
+}
+
+// The best share is 0.9; each 1/16 away from it costs a tenth.
+Rehearsal by_share(const ForesightPlan& plan, const RehearsalLimits& limits) {
+  const Nanoseconds ns = 100'000 + static_cast<Nanoseconds>(160'000 * std::abs(*plan.cpu_share - 0.9));
+  Rehearsal told = takes(ns);
+  told.complete = ns <= limits.hopeless_ns;
+  return told;
+}
+
+TEST(ForesightPlannerTest, StepsGrowAsLongAsTheShareGetsBetter) {
+  Told told(by_share);
+  EXPECT_NEAR(*told.plan(0.25).cpu_share, 0.9, 1.0 / 64);
+  // From 0.25 (rehearsed first) up by 1/16, 2/16, 4/16, all better; by 8/16, out of range, so no rehearsal; by 1/16.
+  const std::vector<double> shares = told.shares();
+  ASSERT_GE(shares.size(), 5U);
+  EXPECT_THAT(std::vector(shares.begin(), shares.begin() + 5), ElementsAre(0.25, 0.3125, 0.4375, 0.6875, 0.75));
+  const std::size_t rehearsals = shares.size();
+  Told slowly(by_share);
+  EXPECT_NEAR(*slowly.plan(0.25, {.events = 1'000'000, .careful = true}).cpu_share, 0.9, 1.0 / 64);
+  EXPECT_GT(slowly.asked.size(), rehearsals);
+  const std::vector<double> small = slowly.shares();
+  for (std::size_t i = 0; i + 1 < 10; ++i) EXPECT_NEAR(small[i + 1] - small[i], 1.0 / 16, 1e-9) << i;
+}
+
+TEST(ForesightPlannerTest, APlanThatWasTooSlowIsNotRehearsedAgain) {
+  Told told(by_share);
+  ForesightTrials trials(told.rehearse, told.make(), told.traces[0]);
+  const ForesightPlan slow{.cpu_share = 0, .knobs = {}, .start = {1}};
+  ForesightPlan from_elsewhere = slow;
+  from_elsewhere.start.clear();
+  EXPECT_TRUE(trials.run(slow, {1, 1}, 0).complete) << "nothing is too slow where there is no best";
+  EXPECT_FALSE(trials.run(slow, {1, 1}, 100'000).complete);
+  EXPECT_EQ(trials.count(), 2U);
+  EXPECT_FALSE(trials.run(slow, {1, 1}, 100'000).complete);
+  EXPECT_EQ(trials.count(), 2U) << "known";
+  EXPECT_GT(trials.events(), 200U) << "and yet a search that asks for nothing else comes to an end";
+  trials.on(told.traces[0]);
+  trials.run(slow, {1, 1}, 100'000);
+  EXPECT_EQ(trials.count(), 3U) << "another trace may tell otherwise";
+  EXPECT_FALSE(trials.run(from_elsewhere, {1, 1}, 100'000).complete);
+  EXPECT_EQ(trials.count(), 3U) << "known of the same decisions, wherever tensors start";
+}
+
+TEST(ForesightPlannerTest, ARehearsalMayTakeEightTimesTheEventsOfTheFirst) {
+  std::vector<std::uint64_t> allowed;
+  Told told([&](const ForesightPlan&, const RehearsalLimits& limits) {
+    allowed.push_back(limits.events);
+    return takes(100, 50);
+  });
+  ForesightTrials trials(told.rehearse, told.make(), told.traces[0]);
+  for (int i = 0; i < 3; ++i) trials.run({}, {4, 2}, 0);
+  EXPECT_THAT(allowed, ElementsAre(1'000'000, 400, 400));
+}
+
+// Of ten iterations the first four were lucky.
+TEST(ForesightPlannerTest, APlanThatDoesNotLastIsNotTaken) {
+  Told told([](const ForesightPlan& plan, const RehearsalLimits& limits) {
+    const bool lucky = *plan.cpu_share > 0.5 && limits.iterations < 10;
+    return takes(*plan.cpu_share == 0.5 ? 100'000 : lucky ? 90'000 : 110'000);
+  });
+  EXPECT_EQ(*told.plan(0.5).cpu_share, 0.5);
+  EXPECT_THAT(told.notes, testing::Contains(HasSubstr("which did not last")));
+}
+
+// A plan may write no more than that to storage, whatever it gains.
+TEST(ForesightPlannerTest, APlanMayNotWriteMuchMoreToStorage) {
+  const auto written = [](Bytes more) {
+    Told told([more](const ForesightPlan& plan, const RehearsalLimits&) {
+      Rehearsal rehearsal = takes(*plan.cpu_share == 0.5 ? 100'000 : 50'000);
+      rehearsal.stored = *plan.cpu_share == 0.5 ? 1'000 : more;
+      return rehearsal;
+    });
+    return *told.plan(0.5).cpu_share;
+  };
+  EXPECT_NE(written(1'100), 0.5);
+  EXPECT_EQ(written(1'101), 0.5);
+}
+
+// Updates that touch more than CPU memory holds, where storage reaches it only by way of the GPU.
+TEST(ForesightPlannerTest, IsTightWhereUpdatesExceedMemoryThatStorageDoesNotReach) {
+  Trace trace;
+  const TensorId gradient = trace.add_tensor("gradient", 10, Role::gradient, false);
+  const TensorId state = trace.add_tensor("state", 1'000, Role::optimizer_state, true);
+  add_op(trace, 100, {}, {gradient});
+  trace.add_op(make_op(trace, "adamw", "m", Phase::optimizer, 10), std::vector{state, gradient}, std::vector{state});
+  MachineSpec machine = small_machine(1'000, true);  // its SSD is the GPU's
+  EXPECT_FALSE(is_tight_for_updates(trace, machine));
+  machine.tiers[1].capacity = 500;
+  EXPECT_TRUE(is_tight_for_updates(trace, machine));
+  machine.links.push_back(make_link("read to CPU", 2, 1));
+  EXPECT_FALSE(is_tight_for_updates(trace, machine));
+}
+
+}  // namespace
+}  // namespace tencache

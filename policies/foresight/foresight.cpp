@@ -28,7 +28,8 @@
 //      of updates, how much of the GPU's memory step 2 counts on, whether what it keeps leaves last, whether the
 //      memories are exclusive of each other. A change that makes the iteration shorter and writes not much more to
 //      storage stays (planner.h). Rehearsals, and the run, begin where the best one left the tensors. Only foresight
-//      itself is ever rehearsed.
+//      itself is ever rehearsed. A coarse trace has no small tensors: their updates follow to the CPU if the GPU never
+//      waits.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -154,6 +155,7 @@ class Foresight final : public Policy {
     if (updates_ == "cpu") place_updates_on_cpu(trace, devices);
     if (updates_ != "auto" || !may_share_updates(trace, machine)) return;
     place_share(trace, plan_.cpu_share ? *plan_.cpu_share : estimated_share(trace, machine), devices);
+    if (plan_.launches_on_cpu) place_launches(trace, devices);
   }
 
   void order(const Trace& trace, const MachineSpec&, std::vector<std::int32_t>& groups) const override {
@@ -194,6 +196,15 @@ class Foresight final : public Policy {
   }
   void choose_exclusive(const Trace& trace) {
     if (exclusive_ == "auto" && is_mostly_read(trace)) plan_.knobs.exclusive = Exclusive::gpu;
+  }
+  // Under the plan, as it was rehearsed.
+  bool only_computes(const ForesightPlanner& planner) const {
+    constexpr Nanoseconds waits_little = 400;
+    std::vector<Device> devices;
+    for (const Op& op : planner.trace().ops) devices.push_back(op.device);
+    place_share(planner.trace(), *plan_.cpu_share, devices);
+    const Nanoseconds computes_ns = gpu_time(planner.trace(), devices);
+    return planner.iteration_ns() != 0 && planner.iteration_ns() <= computes_ns + computes_ns / waits_little;
   }
   // Step 8.
   void plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse);
@@ -237,6 +248,8 @@ void Foresight::plan(const Trace& trace, const MachineSpec& machine, const Rehea
       least_gpu_time(trace, plan_.cpu_share.has_value()));
   plan_ = planner.plan(plan_);
   notes_ = planner.notes();
+  plan_.launches_on_cpu = plan_.cpu_share && *plan_.cpu_share > 0 && only_computes(planner);
+  if (plan_.launches_on_cpu) notes_.push_back("the GPU never waits: updates of small tensors run on the CPU, too");
   planned_ = true;
 }
 

@@ -235,6 +235,29 @@ void place_share(const Trace& trace, double share, std::vector<Device>& devices)
   });
 }
 
+void place_launches(const Trace& trace, std::vector<Device>& devices) {
+  constexpr double mostly_launch = 4;
+  double all_bytes = 0, all_ns = 0;
+  for (const Op& op : trace.ops) {
+    if (!is_update(trace, op)) continue;
+    all_bytes += static_cast<double>(bytes_touched(trace, op));
+    all_ns += static_cast<double>(op.occupied_ns());
+  }
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    const Op& op = trace.ops[index];
+    if (devices[index] != Device::gpu || !is_update(trace, op)) continue;
+    const double usual_ns = all_ns / all_bytes * static_cast<double>(bytes_touched(trace, op));
+    if (static_cast<double>(op.occupied_ns()) > mostly_launch * usual_ns) devices[index] = Device::cpu;
+  }
+}
+
+Nanoseconds gpu_time(const Trace& trace, const std::vector<Device>& devices) {
+  Nanoseconds time_ns = 0;
+  for (OpIndex op = 0; op < trace.ops.size(); ++op)
+    time_ns += devices[op] == Device::gpu ? trace.ops[op].occupied_ns() : 0;
+  return time_ns;
+}
+
 void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups) {
   std::vector<OpIndex> first_read(trace.tensors.size(), none);
   for (OpIndex op = 0; op < trace.ops.size(); ++op) {

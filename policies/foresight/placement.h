@@ -20,6 +20,13 @@ void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout
 // needs last.
 void place_share(const Trace& trace, double share, std::vector<Device>& devices);
 
+// Moves the updates that the GPU takes many times as long for as for others of their bytes, those of small tensors:
+// mostly launches, while the CPU takes next to nothing for them.
+void place_launches(const Trace& trace, std::vector<Device>& devices);
+
+// What the GPU's lane computes, if ops run there.
+Nanoseconds gpu_time(const Trace& trace, const std::vector<Device>& devices);
+
 // Sub-groups in the order in which the next iteration first reads what they write.
 void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups);
 

@@ -11,8 +11,7 @@
 namespace tencache {
 namespace {
 
-constexpr Nanoseconds worth = 1000;  // of its thousandths an iteration has to become shorter by one
-constexpr Nanoseconds certain = 1000;
+constexpr Nanoseconds worth = 1000;       // of its thousandths an iteration has to become shorter by one
 constexpr Nanoseconds good_enough = 400;  // nearer than that part of it to the compute it need not be
 constexpr Nanoseconds near = 50;          // and nearer than that, all shares need not be looked through
 constexpr ForesightTrials::Length of_first{4, 2}, of_change{2, 2}, of_last{6, 4};
@@ -169,7 +168,7 @@ bool ForesightPlanner::begin(const CoarseTrace& trace, const ForesightPlan& firs
 
 // A few iterations may have been a lucky start: the plan that all began with stands if the best does not stay faster.
 void ForesightPlanner::confirm() {
-  if (least_ns_ == 0 || least_ns_ > first_ns_ - first_ns_ / certain) {  // nothing was better: nothing is changed
+  if (least_ns_ == 0 || least_ns_ >= first_ns_) {  // nothing was better: nothing is changed
     best_ = first_;
     return;
   }

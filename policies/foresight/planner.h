@@ -29,6 +29,9 @@ class ForesightPlanner {
 
   // The best found, beginning with that one. Its start is of the trace that the coarse ones were made from.
   ForesightPlan plan(const ForesightPlan& first);
+  // Of that plan, as it was rehearsed last on that trace; 0: no rehearsal came to its end.
+  Nanoseconds iteration_ns() const { return least_ns_; }
+  const Trace& trace() const { return trials_.trace().trace(); }
   const std::vector<std::string>& notes() const { return notes_; }  // what it did, a sentence each
 
  private:

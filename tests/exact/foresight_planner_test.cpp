@@ -11,7 +11,9 @@
 #include "policies/foresight/placement.h"
 #include "policies/foresight/planner.h"
 #include "policies/registry.h"
+#include "sim/rehearse.h"
 #include "tests/golden/golden_run.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 namespace {
@@ -141,6 +143,50 @@ TEST(ForesightPlannerTest, APlanMayNotWriteMuchMoreToStorage) {
   };
   EXPECT_NE(written(1'100), 0.5);
   EXPECT_EQ(written(1'101), 0.5);
+}
+
+// Launches take 20 ns, of the large one it is a fifth.
+TEST(ForesightPlannerTest, UpdatesOfSmallTensorsAreMostlyLaunch) {
+  Trace trace;
+  const auto update = [&](Bytes bytes, Nanoseconds duration_ns) {
+    const TensorId state = trace.add_tensor("state", bytes, Role::optimizer_state, true);
+    trace.add_op(make_op(trace, "adamw", "m", Phase::optimizer, duration_ns), std::vector{state}, std::vector{state});
+  };
+  add_op(trace, 100, {}, {trace.add_tensor("a", 10, Role::activation, false)});
+  update(10'000, 100);
+  update(10, 20);
+  update(10'000, 100);
+  std::vector<Device> devices(4, Device::gpu);
+  place_launches(trace, devices);
+  EXPECT_THAT(devices, ElementsAre(Device::gpu, Device::gpu, Device::cpu, Device::gpu));
+  EXPECT_EQ(gpu_time(trace, devices), 300);
+}
+
+// The run follows the plan in that where the GPU never waits, and only there.
+TEST(ForesightPlannerTest, SmallUpdatesRunOnTheCpuWhereTheGpuNeverWaits) {
+  Trace trace;
+  const TensorId gradient = trace.add_tensor("gradient", 10, Role::gradient, false);
+  const TensorId large = trace.add_tensor("large", 10'000, Role::optimizer_state, true),
+                 other = trace.add_tensor("other", 10'000, Role::optimizer_state, true),
+                 small = trace.add_tensor("small", 10, Role::optimizer_state, true);
+  add_op(trace, 50'000, {trace.add_tensor("v", 20'000, Role::parameter, true)}, {});
+  add_op(trace, 50'000, {trace.add_tensor("w", 20'000, Role::parameter, true)}, {gradient});
+  for (const TensorId state : {small, large, other}) {
+    trace.add_op(make_op(trace, "adamw", "m", Phase::optimizer, state == small ? 5'000 : 20'000),
+                 std::vector{state, gradient}, std::vector{state});
+  }
+  const auto where = [&](Bytes gpu_bytes) {
+    MachineSpec machine = small_machine(gpu_bytes);
+    machine.cpu.adam_parameters_per_second = 1e9 * 20'020 / 28 / 60'000;  // 60 µs for a large one
+    const MadePolicy made = make_policy("foresight");
+    prepare(trace, *made.policy, machine, rehearse);
+    std::vector<Device> devices;
+    for (const Op& op : lower(trace, *made.policy, machine).trace.ops) devices.push_back(op.device);
+    return devices;
+  };
+  const Device gpu = Device::gpu, cpu = Device::cpu;
+  EXPECT_THAT(where(100'000), ElementsAre(gpu, gpu, cpu, gpu, cpu)) << "all fits";
+  EXPECT_THAT(where(21'000), ElementsAre(gpu, gpu, gpu, gpu, cpu)) << "the weights take turns, and the GPU waits";
 }
 
 // Updates that touch more than CPU memory holds, where storage reaches it only by way of the GPU.

@@ -28,8 +28,8 @@
 //      of updates, how much of the GPU's memory step 2 counts on, whether what it keeps leaves last, whether the
 //      memories are exclusive of each other. A change that makes the iteration shorter and writes not much more to
 //      storage stays (planner.h). Rehearsals, and the run, begin where the best one left the tensors. Only foresight
-//      itself is ever rehearsed. A coarse trace has no small tensors: their updates follow to the CPU if the GPU never
-//      waits.
+//      itself is ever rehearsed. A coarse trace has neither small tensors nor norms of gradients: if the GPU never
+//      waits, the CPU takes these off it as well (placement.h).
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -155,7 +155,10 @@ class Foresight final : public Policy {
     if (updates_ == "cpu") place_updates_on_cpu(trace, devices);
     if (updates_ != "auto" || !may_share_updates(trace, machine)) return;
     place_share(trace, plan_.cpu_share ? *plan_.cpu_share : estimated_share(trace, machine), devices);
-    if (plan_.launches_on_cpu) place_launches(trace, devices);
+    if (plan_.relieves_gpu) {
+      place_norms(trace, devices);
+      place_launches(trace, devices);
+    }
   }
 
   void order(const Trace& trace, const MachineSpec&, std::vector<std::int32_t>& groups) const override {
@@ -248,8 +251,10 @@ void Foresight::plan(const Trace& trace, const MachineSpec& machine, const Rehea
       least_gpu_time(trace, plan_.cpu_share.has_value()));
   plan_ = planner.plan(plan_);
   notes_ = planner.notes();
-  plan_.launches_on_cpu = plan_.cpu_share && *plan_.cpu_share > 0 && only_computes(planner);
-  if (plan_.launches_on_cpu) notes_.push_back("the GPU never waits: updates of small tensors run on the CPU, too");
+  plan_.relieves_gpu = plan_.cpu_share && *plan_.cpu_share > 0 && only_computes(planner);
+  if (plan_.relieves_gpu)
+    notes_.push_back(
+        "the GPU never waits: norms of what the CPU updates, and updates of small tensors, run on the CPU, too");
   planned_ = true;
 }
 

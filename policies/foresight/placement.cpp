@@ -14,6 +14,11 @@
 namespace tencache {
 namespace {
 
+bool writes_what_persists(const Trace& trace, const Op& op) {
+  const auto writes = trace.writes(op);
+  return std::any_of(writes.begin(), writes.end(), [&](TensorId id) { return trace.tensors[id].persistent; });
+}
+
 // The roles of persistent tensors that ops of the CPU read.
 std::array<bool, role_count> roles_of_cpu(const Trace& trace, const std::vector<Device>& devices) {
   std::array<bool, role_count> roles{};
@@ -245,9 +250,25 @@ void place_launches(const Trace& trace, std::vector<Device>& devices) {
   }
   for (OpIndex index = 0; index < trace.ops.size(); ++index) {
     const Op& op = trace.ops[index];
-    if (devices[index] != Device::gpu || !is_update(trace, op)) continue;
+    if (devices[index] != Device::gpu || !is_update(trace, op) || !writes_what_persists(trace, op)) continue;
     const double usual_ns = all_ns / all_bytes * static_cast<double>(bytes_touched(trace, op));
     if (static_cast<double>(op.occupied_ns()) > mostly_launch * usual_ns) devices[index] = Device::cpu;
+  }
+}
+
+void place_norms(const Trace& trace, std::vector<Device>& devices) {
+  std::vector<bool> goes_down(trace.tensors.size(), false);
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    const Op& op = trace.ops[index];
+    if (devices[index] != Device::cpu || !is_update(trace, op) || !writes_what_persists(trace, op)) continue;
+    for (const TensorId tensor : trace.reads(op)) goes_down[tensor] = true;
+  }
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    const Op& op = trace.ops[index];
+    if (devices[index] != Device::gpu || !is_update(trace, op) || writes_what_persists(trace, op)) continue;
+    const auto reads = trace.reads(op);
+    if (!reads.empty() && std::all_of(reads.begin(), reads.end(), [&](TensorId id) { return goes_down[id]; }))
+      devices[index] = Device::cpu;
   }
 }
 

@@ -24,6 +24,10 @@ void place_share(const Trace& trace, double share, std::vector<Device>& devices)
 // mostly launches, while the CPU takes next to nothing for them.
 void place_launches(const Trace& trace, std::vector<Device>& devices);
 
+// Moves what reads only what updates on the CPU read, norms of their gradients: the CPU takes them while it waits for
+// the norm of all gradients, and nothing is copied for them.
+void place_norms(const Trace& trace, std::vector<Device>& devices);
+
 // What the GPU's lane computes, if ops run there.
 Nanoseconds gpu_time(const Trace& trace, const std::vector<Device>& devices);
 

@@ -10,7 +10,7 @@ std::string to_string(Exclusive exclusive) {
 }  // namespace
 
 bool decides_the_same(const ForesightPlan& a, const ForesightPlan& b) {
-  return a.cpu_share == b.cpu_share && a.launches_on_cpu == b.launches_on_cpu && a.latest_first == b.latest_first &&
+  return a.cpu_share == b.cpu_share && a.relieves_gpu == b.relieves_gpu && a.latest_first == b.latest_first &&
          a.knobs == b.knobs;
 }
 
@@ -18,7 +18,7 @@ std::string short_number(double value) { return std::to_string(value).substr(0, 
 
 std::string to_string(const ForesightPlan& plan) {
   return (plan.cpu_share ? "cpu_share=" + short_number(*plan.cpu_share) + " " : std::string()) +
-         (plan.launches_on_cpu ? "launches=cpu " : "") + (plan.latest_first ? "order=latest " : "") +
+         (plan.relieves_gpu ? "relieve=true " : "") + (plan.latest_first ? "order=latest " : "") +
          "gpu_share=" + short_number(plan.knobs.gpu_share) + " follow=" + (plan.knobs.follow ? "true" : "false") +
          to_string(plan.knobs.exclusive);
 }

@@ -12,7 +12,7 @@ namespace tencache {
 
 struct ForesightPlan {
   std::optional<double> cpu_share;  // of the bytes that updates touch; none: where they run is not for it to say
-  bool launches_on_cpu = false;     // and updates that are mostly launch on the GPU (place_launches)
+  bool relieves_gpu = false;        // norms and small updates run on the CPU, too (place_norms, place_launches)
   bool latest_first = false;        // sub-groups in the order opposite to that of their next use
   ForesightKnobs knobs;
   std::vector<std::uint8_t> start = {};  // as Layout::start; empty: nothing is said

@@ -162,6 +162,33 @@ TEST(ForesightPlannerTest, UpdatesOfSmallTensorsAreMostlyLaunch) {
   EXPECT_EQ(gpu_time(trace, devices), 300);
 }
 
+// Of two gradients one is updated with on the CPU; its norm is taken there, not the norm of both.
+TEST(ForesightPlannerTest, NormsFollowTheirUpdates) {
+  Trace trace;
+  std::vector<TensorId> gradients, norms;
+  for (const char* name : {"a", "b"}) gradients.push_back(trace.add_tensor(name, 1'000, Role::gradient, false));
+  const TensorId all = trace.add_tensor("norm", 4, Role::gradient, false);
+  const auto add = [&](const std::vector<TensorId>& reads, const std::vector<TensorId>& writes) {
+    Op op = make_op(trace, "op", "m", Phase::optimizer, 10);
+    op.placeable = true;
+    trace.add_op(op, reads, writes);
+  };
+  add_op(trace, 100, {}, gradients);
+  for (const TensorId gradient : gradients) {
+    norms.push_back(trace.add_tensor("n", 4, Role::gradient, false));
+    add({gradient}, {norms.back()});
+  }
+  add(norms, {all});
+  for (const TensorId gradient : gradients) {
+    const TensorId state = trace.add_tensor("state", 4'000, Role::optimizer_state, true);
+    add({gradient, state, all}, {state});
+  }
+  const Device gpu = Device::gpu, cpu = Device::cpu;
+  std::vector<Device> devices = {gpu, gpu, gpu, gpu, gpu, cpu};
+  place_norms(trace, devices);
+  EXPECT_THAT(devices, ElementsAre(gpu, gpu, cpu, gpu, gpu, cpu));
+}
+
 // The run follows the plan in that where the GPU never waits, and only there.
 TEST(ForesightPlannerTest, SmallUpdatesRunOnTheCpuWhereTheGpuNeverWaits) {
   Trace trace;

@@ -12,8 +12,8 @@
 namespace tencache {
 
 // Ops that follow each other become one, as long as they run on one device, in one phase and group, take little of the
-// iteration's time and touch little of the GPU's memory; what is born and dies within is a workspace of the most that is
-// alive there at once. Tensors that the same ops use in the same way lie one after the other in one. Chunks, and the
+// iteration's time and touch little of the GPU's memory; what is born and dies within is a workspace of the most that
+// is alive there at once. Tensors that the same ops use in the same way lie one after the other in one. Chunks, and the
 // machine's staging buffers with them, are as large as keeps their number small. A short trace stays as it is.
 class CoarseTrace {
  public:

@@ -1,10 +1,10 @@
 // foresight: TenCache's own policy. What the others do one by one, at once; and planned by rehearsing itself.
 //
 // Before the run:
-//   1. Updates of the optimizer are shared out between the GPU and the CPU, which takes the last: at first the share for
-//      which an estimate of compute, links, CPU and storage is least. Sub-groups are updated in the order in which the
-//      next forward pass needs them, or in the opposite one (placement.h). Values that are overwritten before they are
-//      read die with their last read.
+//   1. Updates of the optimizer are shared out between the GPU and the CPU, which takes the last: at first the share
+//      for which an estimate of compute, links, CPU and storage is least. Sub-groups are updated in the order in which
+//      the next forward pass needs them, or in the opposite one (placement.h). Values that are overwritten before they
+//      are read die with their last read.
 //   2. Of a known future: which periods between two uses the GPU's memory cannot bridge, and which not even CPU memory
 //      (Belady's choice; spill.h).
 // In the run, whenever something has happened (flow.h):

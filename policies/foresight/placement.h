@@ -37,8 +37,9 @@ void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups);
 // Whether no op writes most of what persists, as when text is generated.
 bool is_mostly_read(const Trace& trace);
 
-// Whether updates of the trace could run on the CPU: the machine has one, states its rate and links it with the GPU both
-// ways, and there is more than updates (a live program asks about each alone: there is nothing to weigh it against).
+// Whether updates of the trace could run on the CPU: the machine has one, states its rate and links it with the GPU
+// both ways, and there is more than updates (a live program asks about each alone: there is nothing to weigh it
+// against).
 bool may_share_updates(const Trace& trace, const MachineSpec& machine);
 // Whether what the CPU could update is more than its memory, and comes from storage by way of the GPU only: then little
 // decides whether a share fits.

@@ -139,8 +139,8 @@ void ForesightPlanner::search_widely() {
   }
 }
 
-// Goes on with another trace: what is best there at first, of that plan and the best up to now. False: the plan does not
-// run there, and nothing has changed.
+// Goes on with another trace: what is best there at first, of that plan and the best up to now. False: the plan does
+// not run there, and nothing has changed.
 bool ForesightPlanner::begin(const CoarseTrace& trace, const ForesightPlan& first, std::uint64_t allowed) {
   const CoarseTrace& trace_before = trials_.trace();
   trials_.on(trace);

@@ -29,7 +29,7 @@
 //      memories are exclusive of each other. A change that makes the iteration shorter and writes not much more to
 //      storage stays (planner.h). Rehearsals, and the run, begin where the best one left the tensors. Only foresight
 //      itself is ever rehearsed. A coarse trace has neither small tensors nor norms of gradients: if the GPU never
-//      waits, the CPU takes these off it as well (placement.h).
+//      waits, and the memories are roomy, the CPU takes these off it as well (placement.h).
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -251,7 +251,8 @@ void Foresight::plan(const Trace& trace, const MachineSpec& machine, const Rehea
       least_gpu_time(trace, plan_.cpu_share.has_value()));
   plan_ = planner.plan(plan_);
   notes_ = planner.notes();
-  plan_.relieves_gpu = plan_.cpu_share && *plan_.cpu_share > 0 && only_computes(planner);
+  plan_.relieves_gpu =
+      plan_.cpu_share && *plan_.cpu_share > 0 && only_computes(planner) && memories_are_roomy(trace, machine);
   if (plan_.relieves_gpu)
     notes_.push_back(
         "the GPU never waits: norms of what the CPU updates, and updates of small tensors, run on the CPU, too");

@@ -202,8 +202,9 @@ TEST(ForesightPlannerTest, SmallUpdatesRunOnTheCpuWhereTheGpuNeverWaits) {
     trace.add_op(make_op(trace, "adamw", "m", Phase::optimizer, state == small ? 5'000 : 20'000),
                  std::vector{state, gradient}, std::vector{state});
   }
-  const auto where = [&](Bytes gpu_bytes) {
+  const auto where = [&](Bytes gpu_bytes, Bytes cpu_bytes = 100'000) {
     MachineSpec machine = small_machine(gpu_bytes);
+    machine.tiers[1].capacity = cpu_bytes;
     machine.cpu.adam_parameters_per_second = 1e9 * 20'020 / 28 / 60'000;  // 60 µs for a large one
     const MadePolicy made = make_policy("foresight");
     prepare(trace, *made.policy, machine, rehearse);
@@ -214,6 +215,8 @@ TEST(ForesightPlannerTest, SmallUpdatesRunOnTheCpuWhereTheGpuNeverWaits) {
   const Device gpu = Device::gpu, cpu = Device::cpu;
   EXPECT_THAT(where(100'000), ElementsAre(gpu, gpu, cpu, gpu, cpu)) << "all fits";
   EXPECT_THAT(where(21'000), ElementsAre(gpu, gpu, gpu, gpu, cpu)) << "the weights take turns, and the GPU waits";
+  EXPECT_EQ(where(50'000, 40'000)[2], cpu) << "the memories hold 60'030 bytes between them";
+  EXPECT_EQ(where(50'000, 36'000)[2], gpu) << "and here they need not";
 }
 
 // Updates that touch more than CPU memory holds, where storage reaches it only by way of the GPU.

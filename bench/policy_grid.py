@@ -273,7 +273,7 @@ def main():
     parser.add_argument("--rows", default="build/grid/rows.jsonl", help="a line a pair (default: %(default)s)")
     parser.add_argument("--others", help="rows of an earlier grid, whose figures of the other policies stand")
     parser.add_argument("--only", default="", help="only traces whose name contains this")
-    parser.add_argument("--shard", default="0/1", help="i/n: only this part of what is to do, beside other parts")
+    parser.add_argument("--shard", default="0/1", help="i/n: only this part of the pairs, beside other parts")
     parser.add_argument("--generation", action="store_true", help="blocks of requests for text, not training steps")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="so many pairs drawn at random, not the grid")
     parser.add_argument("--seed", default="0", help="of --random, hexadecimal")
@@ -291,10 +291,9 @@ def main():
     known = {pair(row): row for row in read_rows(arguments.others)}
     # By memory first: what is interrupted has seen all traces and machines.
     wanted = drawn or [(name, machine, fraction) for fraction in grid[2] for name in traces for machine in grid[1]]
-    todo = [(name, machine, fraction) for name, machine, fraction in wanted
-            if arguments.only in name and (name, machine, fraction) not in done]
     part, parts = (int(number) for number in arguments.shard.split("/"))
-    todo = todo[part::parts]
+    todo = [(name, machine, fraction) for name, machine, fraction in wanted[part::parts]
+            if arguments.only in name and (name, machine, fraction) not in done]
     with open(arguments.rows, "a") as file:
         for count, (name, machine, fraction) in enumerate(todo):
             if sys.stderr.isatty():

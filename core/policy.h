@@ -69,6 +69,7 @@ class Policy;
 struct Rehearsal {
   bool fits = false;
   bool complete = false;            // false: a limit ended it; the figures are of what ran by then
+  bool recurs = false;              // the state recurred: more iterations would be the same again
   Nanoseconds iteration_ns = 0;     // mean of the steady period; 0 if not one iteration was done
   std::uint64_t events = 0;         // completions simulated: what planning budgets count
   Bytes stored = 0;                 // written to tiers of storage in an iteration, mean of the steady period
@@ -77,8 +78,8 @@ struct Rehearsal {
 struct RehearsalLimits {
   std::uint64_t events = std::numeric_limits<std::uint64_t>::max();  // completions, about
   std::uint64_t iterations = 8;                                      // at most; fewer if the state recurs
-  // An iteration that takes longer, after the first `settling`, ends the rehearsal, which is then not complete; so does
-  // one of those that takes twice as long, but for the very first.
+  // The rehearsal ends, and is not complete, once the mean after the first `settling` has to be above that; or when one
+  // of these takes an eighth longer (some may be long and others short), or one of those, but the first, twice as long.
   Nanoseconds hopeless_ns = std::numeric_limits<Nanoseconds>::max();
   std::uint64_t settling = 1;
 };

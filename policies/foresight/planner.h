@@ -54,6 +54,8 @@ class ForesightPlanner {
   ForesightPlan first_, best_;
   Nanoseconds first_ns_ = 0;   // of the first
   Nanoseconds least_ns_ = 0;   // of the best; 0: none came to its end
+  bool first_recurs_ = false;  // so that its time lasts
+  bool best_recurs_ = false;
   double most_written_ = 0;    // to storage, bytes an iteration
   std::uint64_t allowed_ = 0;  // events, of all trials together
   std::vector<std::string> notes_;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <utility>
@@ -129,6 +130,25 @@ TEST(ForesightPlannerTest, APlanThatDoesNotLastIsNotTaken) {
   });
   EXPECT_EQ(*told.plan(0.5).cpu_share, 0.5);
   EXPECT_THAT(told.notes, testing::Contains(HasSubstr("which did not last")));
+}
+
+// A schedule that does not settle: after ten iterations the first plan is the better one.
+TEST(ForesightPlannerTest, SmallGainsAreLookedAtForLonger) {
+  const auto planned = [](Nanoseconds gain, std::uint64_t& longest) {
+    Told told([gain, &longest](const ForesightPlan& plan, const RehearsalLimits& limits) {
+      longest = std::max(longest, limits.iterations);
+      if (*plan.cpu_share != 0.5) return takes(100'000 - gain);
+      return takes(limits.iterations > 10 ? 97'000 : 100'000);
+    });
+    return *told.plan(0.5).cpu_share;
+  };
+  std::uint64_t longest = 0;
+  EXPECT_EQ(planned(2'000, longest), 0.5);
+  EXPECT_EQ(longest, 24U);
+  EXPECT_NE(planned(4'000, longest), 0.5);
+  longest = 0;
+  EXPECT_NE(planned(6'000, longest), 0.5);
+  EXPECT_EQ(longest, 10U) << "a twentieth is no chance";
 }
 
 // A plan may write no more than that to storage, whatever it gains.

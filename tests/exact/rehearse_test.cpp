@@ -60,8 +60,11 @@ TEST(Rehearse, TheBudgetEndsIt) {
 TEST(Rehearse, ALongIterationEndsIt) {
   const auto candidate = make_policy("on-demand").policy;
   const Program program = two_parameters();
-  EXPECT_FALSE(rehearse(program, small_machine(150), *candidate, {.hopeless_ns = 200}).complete);
-  EXPECT_TRUE(rehearse(program, small_machine(150), *candidate, {.hopeless_ns = 230}).complete);
+  // Its iterations take 230 ns each; the last events of one come after 210 and 230 ns.
+  EXPECT_FALSE(rehearse(program, small_machine(150), *candidate, {.hopeless_ns = 180}).complete) << "an eighth longer";
+  EXPECT_FALSE(rehearse(program, small_machine(150), *candidate, {.iterations = 2, .hopeless_ns = 205}).complete)
+      << "and none comes that is shorter";
+  EXPECT_TRUE(rehearse(program, small_machine(150), *candidate, {.iterations = 2, .hopeless_ns = 230}).complete);
 }
 
 TEST(Rehearse, OutOfMemoryIsAnAnswer) {

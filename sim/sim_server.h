@@ -22,6 +22,13 @@ class DataFlow {
     return static_cast<uint128>(rate) * static_cast<uint128>(time_ns);
   }
 
+  // The time that the amount takes at the rate, rounded up. Dividing numbers of 64 bits is ten times as fast.
+  static uint128 time_of(uint128 amount, BytesPerSecond rate) {
+    const uint128 most = amount + rate - 1;
+    if (most >> 64 == 0) return static_cast<std::uint64_t>(most) / rate;
+    return most / rate;
+  }
+
   // `sustained` 0: no burst.
   void set_burst(BytesPerSecond sustained, Bytes bytes) {
     sustained_ = sustained;
@@ -47,8 +54,8 @@ class DataFlow {
     exhausts_ = bursting_ && credit_ < left_;
   }
   // From when the rate was set.
-  uint128 ns_to_end() const { return rounded_up(left_); }
-  uint128 ns_to_exhaustion() const { return rounded_up(credit_); }
+  uint128 ns_to_end() const { return time_of(left_, rate_); }
+  uint128 ns_to_exhaustion() const { return time_of(credit_, rate_); }
   bool exhausts() const { return exhausts_; }  // the credit ends before the data
   void exhaust(Nanoseconds now) {
     settle(now);
@@ -69,13 +76,6 @@ class DataFlow {
   }
 
  private:
-  // The time that the amount takes. Dividing numbers of 64 bits is ten times as fast.
-  uint128 rounded_up(uint128 amount) const {
-    const uint128 most = amount + rate_ - 1;
-    if (most >> 64 == 0) return static_cast<std::uint64_t>(most) / rate_;
-    return most / rate_;
-  }
-
   uint128 left_ = 0, credit_ = 0, most_credit_ = 0;
   BytesPerSecond rate_ = 0, sustained_ = 0;
   Nanoseconds updated_ns_ = 0;                // when `left_` and `credit_` were true
@@ -97,11 +97,13 @@ struct SimServer {
     bool cancelled = false;
     bool fails = false;
   };
-  enum class State : std::uint8_t { idle, stopped, meeting, fixed, flowing };  // stopped: cancelled before it began
+  // stopped: cancelled before it began; latency: of a copy, before its data; fixed: its end is known.
+  enum class State : std::uint8_t { idle, stopped, meeting, latency, fixed, flowing };
 
   std::vector<Job> jobs;  // few: the engine holds back what need not be handed over
   State state = State::idle;
   bool lane = false, flows = false;  // flows: an op's traffic occupies resources
+  bool undisturbed = false;          // links: nothing changes the rate of a copy while its data flows
   std::uint32_t rank = 0;
   std::uint32_t queue_depth = 1;
   Nanoseconds start_ns = 0;

@@ -48,6 +48,8 @@ SimWorld::SimWorld(std::vector<const MachineSpec*> ranks) : bandwidth_(make_band
       server.rank = rank;
       server.queue_depth = std::max<std::uint32_t>(1, spec.links[link].queue_depth);
       server.flow.set_burst(spec.links[link].sustained_bandwidth, spec.links[link].burst_bytes);
+      server.undisturbed =
+          !server.flow.has_burst() && bandwidth_.alone(static_cast<std::uint32_t>(servers_.size() - 1));
     }
   }
   next_ns_.assign(servers_.size(), never);
@@ -176,10 +178,15 @@ void SimWorld::start(std::size_t index) {
     return;
   }
   if (job.ready_ns == never) job.ready_ns = later(static_cast<uint128>(job.fixed_ns));
-  if (job.ready_ns <= now_) {
+  if (server.undisturbed) {
+    const Nanoseconds latency_left_ns = std::max<Nanoseconds>(job.ready_ns - now_, 0);
+    server.state = State::fixed;
+    next_ns_[index] =
+        later(static_cast<uint128>(latency_left_ns) + DataFlow::time_of(DataFlow::amount(job.bytes), job.cap));
+  } else if (job.ready_ns <= now_) {
     start_flowing(index);
   } else {
-    server.state = State::fixed;
+    server.state = State::latency;
     next_ns_[index] = job.ready_ns;
   }
 }
@@ -269,7 +276,7 @@ bool SimWorld::wait(std::size_t& rank, Completion& completion) {
   constexpr std::uint32_t waits_between_interruption_points = 1u << 16;
   if (++waits_ % waits_between_interruption_points == 1) interruption_point();
   while (true) {
-    share_bandwidth();
+    if (bandwidth_.pending()) share_bandwidth();
     std::size_t next = 0;
     for (std::size_t i = 1; i < next_ns_.size(); ++i) {
       if (next_ns_[i] < next_ns_[next] || (next_ns_[i] == next_ns_[next] && front_[i] < front_[next])) next = i;
@@ -284,7 +291,7 @@ bool SimWorld::wait(std::size_t& rank, Completion& completion) {
       complete(next, CompletionStatus::cancelled, completion);
       return true;
     }
-    if (server.state == State::fixed && !server.lane) {
+    if (server.state == State::latency) {
       start_flowing(next);
     } else if (server.state == State::flowing && server.flow.exhausts()) {
       server.flow.exhaust(now_);

@@ -140,18 +140,9 @@ void Residency::condemn(ChunkId chunk, TierId tier) {
   if (tier == 0 && was_valid) rank_copies_below(chunk, false);
 }
 
-void Residency::rank_copies_below(ChunkId chunk, bool coldest) {
-  for (TierId tier = 1; tier < tier_count_; ++tier) {
-    if (!valid(chunk, tier)) continue;
-    unlink(chunk, tier);
-    link(chunk, tier, coldest);
-  }
-}
-
-void Residency::touch(ChunkId chunk, TierId tier) {
-  if (copy(chunk, tier).warmer == none) return;
+void Residency::move(ChunkId chunk, TierId tier, bool coldest) {
   unlink(chunk, tier);
-  link(chunk, tier, false);
+  link(chunk, tier, coldest);
 }
 
 void Residency::set_evicting(ChunkId chunk, TierId tier, bool evicting) {

@@ -148,7 +148,9 @@ class Residency {
   void commit(ChunkId chunk, TierId tier);   // reserved -> valid, warmest
   void release(ChunkId chunk, TierId tier);  // any but absent -> absent; nobody may read it
   void condemn(ChunkId chunk, TierId tier);  // valid or reserved -> condemned
-  void touch(ChunkId chunk, TierId tier);    // used: now the warmest
+  void touch(ChunkId chunk, TierId tier) {   // used: now the warmest
+    if (copy(chunk, tier).warmer != none) move(chunk, tier, false);
+  }
   void set_evicting(ChunkId chunk, TierId tier, bool evicting);
   void set_unwritten(ChunkId chunk, TierId tier, bool unwritten) { mutable_copy(chunk, tier).unwritten = unwritten; }
   void pin(ChunkId chunk, TierId tier) { ++mutable_copy(chunk, tier).pins; }
@@ -180,7 +182,13 @@ class Residency {
   Bytes rounded(Bytes bytes, TierId tier) const { return (bytes + granularity_[tier] - 1) & ~(granularity_[tier] - 1); }
   Copy& mutable_copy(ChunkId chunk, TierId tier) { return copies_[chunk * tier_count_ + tier]; }
   Bytes stored_part(ChunkId chunk) const;
-  void rank_copies_below(ChunkId chunk, bool coldest);
+  // Those in slower tiers can now be given up (`coldest`), or no longer.
+  void rank_copies_below(ChunkId chunk, bool coldest) {
+    for (TierId tier = 1; tier < tier_count_; ++tier) {
+      if (valid(chunk, tier)) move(chunk, tier, coldest);
+    }
+  }
+  void move(ChunkId chunk, TierId tier, bool coldest);
   void unlink(ChunkId chunk, TierId tier);
   void link(ChunkId chunk, TierId tier, bool coldest);
   bool given_up_first(ChunkId chunk, TierId tier) const { return tier != 0 && valid(chunk, 0); }

@@ -376,15 +376,16 @@ RunResult Engine::result() const {
 // ---- The pump -------------------------------------------------------------------------------------------------------
 
 void Engine::pump() {
+  const std::size_t links = spec_.links.size();
   bool progress = true;
   while (progress && !finished_) {
     progress = false;
     for (std::uint8_t lane = 0; lane < lane_count; ++lane) {
-      if (lanes_[lane].used) progress |= advance_lane(lane);
+      if (lanes_[lane].may_advance(spec_.issue_ahead)) progress |= advance_lane(lane);
     }
     const std::uint64_t enqueued = transfers_.enqueued();  // victims may leave over a link that had its turn
-    for (LinkId link = 0; link < spec_.links.size(); ++link) {
-      if (!transfers_.empty(link)) progress |= mover_.start_from(link);
+    for (LinkId link = 0; link < links; ++link) {
+      if (!transfers_.empty(link) && transfers_.takes_another(link)) progress |= mover_.start_from(link);
     }
     progress |= transfers_.enqueued() != enqueued;
   }

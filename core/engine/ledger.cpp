@@ -30,9 +30,8 @@ void Ledger::phase(Nanoseconds from, Nanoseconds until, OpIndex op, bool waits_f
   counters_.phase_ns[static_cast<std::size_t>(Phase::optimizer)] += until - updates;
 }
 
-void Ledger::gap(std::uint8_t lane, Nanoseconds until, OpIndex op, bool waits_for_cpu) {
+void Ledger::add_gap(std::uint8_t lane, Nanoseconds until, OpIndex op, bool waits_for_cpu) {
   Nanoseconds& since = idle_since_ns_[lane];
-  if (until <= since) return;
   if (lane == 0) {
     phase(since, until, op, waits_for_cpu);
     counters_.gap_ns += until - since;
@@ -46,9 +45,8 @@ void Ledger::gap(std::uint8_t lane, Nanoseconds until, OpIndex op, bool waits_fo
   since = until;
 }
 
-void Ledger::stall(std::uint8_t lane, Nanoseconds until, StallCause cause, OpIndex op) {
+void Ledger::add_stall(std::uint8_t lane, Nanoseconds until, StallCause cause, OpIndex op) {
   Nanoseconds& since = idle_since_ns_[lane];
-  if (until <= since) return;
   if (lane == 0) {
     // What the GPU has waited for is what the CPU did last.
     const bool for_cpu = cause == StallCause::cpu_compute;

@@ -49,8 +49,12 @@ class Ledger {
   Nanoseconds idle_since(std::size_t lane) const { return idle_since_ns_[lane]; }
   // The time counts for the phase of `op` (`none`: for that of the time before), unless the GPU lane waited for the CPU
   // lane: until that begins its first update, it waits itself for what the phase before has still to bring.
-  void gap(std::uint8_t lane, Nanoseconds until, OpIndex op, bool waits_for_cpu = false);
-  void stall(std::uint8_t lane, Nanoseconds until, StallCause cause, OpIndex op);
+  void gap(std::uint8_t lane, Nanoseconds until, OpIndex op, bool waits_for_cpu = false) {
+    if (until > idle_since_ns_[lane]) add_gap(lane, until, op, waits_for_cpu);
+  }
+  void stall(std::uint8_t lane, Nanoseconds until, StallCause cause, OpIndex op) {
+    if (until > idle_since_ns_[lane]) add_stall(lane, until, cause, op);
+  }
   // From the end of the lane's last work to the start of this op: the gap until it was issued, then what it waited for.
   void wait(std::uint8_t lane, const OpTiming& op, Nanoseconds start_ns);
   void compute(std::uint8_t lane, const OpTiming& op, Nanoseconds until);
@@ -82,6 +86,9 @@ class Ledger {
   void report(RunResult& result) const;
 
  private:
+  // `until` is later than the lane's time.
+  void add_gap(std::uint8_t lane, Nanoseconds until, OpIndex op, bool waits_for_cpu);
+  void add_stall(std::uint8_t lane, Nanoseconds until, StallCause cause, OpIndex op);
   void phase(Nanoseconds from, Nanoseconds until, OpIndex op, bool waits_for_cpu);
   void cpu_computed(Nanoseconds begin, Nanoseconds end);
   Nanoseconds cpu_computing(Nanoseconds from, Nanoseconds until) const;

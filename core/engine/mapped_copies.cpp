@@ -5,6 +5,11 @@
 namespace tencache {
 
 bool MappedCopies::take(ChunkId chunk, TierId tier, MappedFor what) {
+  if (maps_ || timeline_ != nullptr) return take_and_tell(chunk, tier, what);
+  return memory_.reserve(chunk, tier);
+}
+
+bool MappedCopies::take_and_tell(ChunkId chunk, TierId tier, MappedFor what) {
   const Bytes used_before = memory_.used(tier);
   if (!memory_.reserve(chunk, tier)) return false;
   if (maps_) {
@@ -20,6 +25,14 @@ bool MappedCopies::take(ChunkId chunk, TierId tier, MappedFor what) {
 }
 
 void MappedCopies::free(ChunkId chunk, TierId tier) {
+  if (maps_ || timeline_ != nullptr) {
+    free_and_tell(chunk, tier);
+  } else {
+    memory_.release(chunk, tier);
+  }
+}
+
+void MappedCopies::free_and_tell(ChunkId chunk, TierId tier) {
   const Place place{tier, memory_.copy(chunk, tier).offset};
   const Bytes used_before = memory_.used(tier);
   memory_.release(chunk, tier);

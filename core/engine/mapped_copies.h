@@ -35,6 +35,9 @@ class MappedCopies {
   void drop(ChunkId chunk, TierId tier);
 
  private:
+  // The same as `take` and `free`; the machine or the timeline wants to know.
+  bool take_and_tell(ChunkId chunk, TierId tier, MappedFor what);
+  void free_and_tell(ChunkId chunk, TierId tier);
   void map(ChunkId chunk, TierId tier, MappedFor what);
   void sample(ChunkId chunk, TierId tier, Bytes used_before);
 

@@ -15,6 +15,7 @@ using Because = PolicySession::Because;
 
 Mover::Mover(const Parts& parts) : parts_(parts) {
   last_room_cause_.fill(StallCause::memory);
+  for (LinkId link = 0; link < parts_.spec.links.size(); ++link) causes_[link] = cause_of(parts_.spec, link);
   for (TierId from = 0; from < parts_.spec.tiers.size(); ++from) {
     for (TierId to = 0; to < parts_.spec.tiers.size(); ++to) routes_[from][to] = find_route(from, to);
   }
@@ -272,7 +273,7 @@ bool Mover::could_go_anywhere(ChunkId chunk, TierId tier) const {
   return true;
 }
 
-void Mover::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, Priority priority) {
+bool Mover::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, Priority priority) {
   std::uint64_t& asked = asked_[tier][prefetch ? 1 : 0];
   bool counts = asked != parts_.moment.input;
   const auto lacking = [&]() -> Bytes {
@@ -284,8 +285,8 @@ void Mover::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming,
     counts = false;
     return 1;
   };
-  if (lacking() == 0) return;
-  if (asked == parts_.moment.input) return;
+  if (lacking() == 0) return false;
+  if (asked == parts_.moment.input) return false;
   asked = parts_.moment.input;
   Why why{.reason = Reason::room, .prefetch = prefetch, .chunk = first};
   if (!prefetch) why.op = parts_.lanes.waiting_in(tier).times.op;
@@ -307,7 +308,7 @@ void Mover::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming,
     if (chunk < parts_.memory.chunk_total()) leaves(chunk);
   }
   victims_ = std::move(victims);
-  if (prefetch || !parts_.layout.fallback_eviction || lacking() == 0) return;
+  if (prefetch || !parts_.layout.fallback_eviction || lacking() == 0) return true;
   why.reason = Reason::coldest;
   const Because as_fallback(parts_.session, why);
   for (ChunkId chunk = parts_.memory.coldest(tier); chunk != none && lacking() > 0;) {
@@ -315,6 +316,7 @@ void Mover::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming,
     if (parts_.memory.evictable(chunk, tier) && leaves(chunk)) ++parts_.ledger.counters().fallback_evictions;
     chunk = next;
   }
+  return true;
 }
 
 // ---- Waiting transfers ----------------------------------------------------------------------------------------------
@@ -327,6 +329,7 @@ TransferId Mover::add(ChunkId chunk, TierId from, TierId to, Purpose purpose, Pr
   t.purpose = purpose;
   t.priority = priority;
   t.route = routes_[from][to];
+  t.bytes = parts_.memory.bytes_moved(chunk, from, to);
   t.requested_at = parts_.moment.position;
   t.lateness.asked_ns = t.lateness.room_ns = t.lateness.first_hop_ns = parts_.moment.now;
   return id;
@@ -460,9 +463,10 @@ bool Mover::start_behind_blocked(LinkId link) {
 }
 
 // Taking the memory that the copy goes to, where this policy takes it afresh each time.
-Nanoseconds Mover::setup_of(Bytes bytes, TierId tier) const {
-  if (!parts_.layout.allocate_each[tier]) return 0;
-  const AllocationCost& cost = parts_.spec.tiers[tier].allocation;
+Nanoseconds Mover::setup_of(const Transfer& t) const {
+  if (!parts_.layout.allocate_each[t.to]) return 0;
+  const AllocationCost& cost = parts_.spec.tiers[t.to].allocation;
+  Bytes bytes = parts_.memory.bytes_in(t.chunk, t.to);
   if (cost.power_of_two) bytes = std::bit_ceil(bytes);
   if (cost.bandwidth == 0) return cost.per_call_ns;
   const uint128 size_ns =
@@ -474,8 +478,9 @@ Nanoseconds Mover::setup_of(Bytes bytes, TierId tier) const {
 // Of what arrives in a smaller form than its tier keeps it in.
 Nanoseconds Mover::expansion_of(const Transfer& t) const {
   const BytesPerSecond rate = parts_.spec.tiers[t.to].expand_bandwidth;
+  if (rate == 0) return 0;
   const Bytes bytes = parts_.memory.bytes_in(t.chunk, t.to);
-  if (rate == 0 || bytes <= parts_.memory.bytes_moved(t.chunk, t.from, t.to)) return 0;
+  if (bytes <= t.bytes) return 0;
   return static_cast<Nanoseconds>((static_cast<uint128>(bytes) * static_cast<uint128>(second_ns) + rate - 1) / rate);
 }
 
@@ -504,7 +509,7 @@ bool Mover::try_start(TransferId id) {
   const Transfer& t = parts_.transfers[id];
   if (t.hop == 0) {
     const bool staged = t.route.hops > 1;
-    if (staged && !parts_.transfers.take_staging(id, parts_.memory.bytes_moved(t.chunk, t.from, t.to))) return false;
+    if (staged && !parts_.transfers.take_staging(id, t.bytes)) return false;
     if (t.purpose == Purpose::fetch && !room_for_fetch(id)) {
       if (staged) parts_.transfers.free_staging(id);
       return false;
@@ -530,9 +535,9 @@ bool Mover::room_for_fetch(TransferId id) {
       bytes += parts_.memory.footprint(parts_.transfers[behind].chunk,
                                        to);  // two ahead, so that both directions run at once
     }
-    make_room(to, bytes, !wanted, chunk, chunk, wanted ? Priority::urgent : Priority::normal);
-    if (!source_stands(id)) return false;  // it was given up to make room: the next round seeks another
-    if (!parts_.copies.take(chunk, to, MappedFor::copy)) {
+    const bool made = make_room(to, bytes, !wanted, chunk, chunk, wanted ? Priority::urgent : Priority::normal);
+    if (made && !source_stands(id)) return false;  // it was given up to make room: the next round seeks another
+    if (!made || !parts_.copies.take(chunk, to, MappedFor::copy)) {
       parts_.transfers[id].lateness.room_ns = -1;  // blocked
       return false;
     }
@@ -558,17 +563,17 @@ void Mover::submit(TransferId id) {
   copy.tensor = parts_.memory.tensor_of(t.chunk);
   copy.chunk = t.chunk;
   copy.begin = parts_.memory.begin_of(t.chunk);
-  copy.bytes = parts_.memory.bytes_moved(t.chunk, t.from, t.to);
+  copy.bytes = t.bytes;
   copy.from = first ? Place{t.from, parts_.memory.copy(t.chunk, t.from).offset} : staging;
   copy.to = last ? Place{t.to, parts_.memory.copy(t.chunk, t.to).offset} : staging;
   copy.from_staging = !first;
   copy.to_staging = !last;
-  if (last) copy.setup_ns = setup_of(parts_.memory.bytes_in(t.chunk, t.to), t.to) + expansion_of(t);
+  if (last) copy.setup_ns = setup_of(t) + expansion_of(t);
   copy.memory = copy.from_staging || copy.to_staging
                     ? parts_.layout.staging_memory
                     : parts_.layout.copy_memory[static_cast<std::size_t>(parts_.memory.role(copy.tensor))];
   if (first) parts_.memory.add_reader(t.chunk, t.from);
-  parts_.transfers.begin(id, copy.bytes, parts_.moment.now);
+  parts_.transfers.begin(id, t.bytes, parts_.moment.now);
   t.fence = parts_.machine.submit(copy, make_tag(TagKind::transfer, id));
 }
 
@@ -582,14 +587,14 @@ void Mover::complete(TransferId id, const Completion& completion) {
   TENCACHE_CHECK(t.route.hops == 1 || t.staging.count > 0);
   parts_.transfers.end(id);
   const bool done = completion.status == CompletionStatus::done;
-  const Bytes bytes = done ? parts_.memory.bytes_moved(t.chunk, t.from, t.to) : 0;
+  const Bytes bytes = done ? t.bytes : 0;
   const LinkId link = t.link();
   parts_.ledger.copied(link, bytes, completion.end_ns - completion.start_ns);
   if (parts_.ledger.has_timeline()) {
     parts_.ledger.add({.start_ns = completion.start_ns,
                        .end_ns = completion.end_ns,
                        .kind = SpanKind::transfer,
-                       .cause = cause_of(parts_.spec, link),
+                       .cause = causes_[link],
                        .urgent = t.priority == Priority::urgent,
                        .lane = static_cast<std::uint8_t>(first_link_lane + link),
                        .iteration = parts_.moment.iteration,
@@ -608,7 +613,7 @@ void Mover::complete(TransferId id, const Completion& completion) {
   } else {
     Transfer& staged = parts_.transfers[id];
     staged.lateness.first_hop_ns = completion.end_ns;
-    staged.lateness.first_hop = cause_of(parts_.spec, link);
+    staged.lateness.first_hop = causes_[link];
     ++staged.hop;
     release_source(staged);
     parts_.transfers.enqueue(id, true);
@@ -624,7 +629,7 @@ void Mover::release_source(const Transfer& t) {
   }
   if (t.purpose != Purpose::evict || source.state != CopyState::valid || !source.evicting) return;
   TENCACHE_CHECK(source.pins == 0);
-  last_room_cause_[t.from] = cause_of(parts_.spec, t.route.links[0]);
+  last_room_cause_[t.from] = causes_[t.route.links[0]];
   parts_.copies.drop(t.chunk, t.from);
 }
 
@@ -651,7 +656,7 @@ void Mover::arrive(TransferId id) {
 void Mover::tell_waiting_ops(const Transfer& t) {
   const auto was_late = [&](ActiveOp& op) {
     op.times.lateness = t.lateness;
-    op.times.lateness.last = cause_of(parts_.spec, t.link());
+    op.times.lateness.last = causes_[t.link()];
   };
   if (parts_.memory.copy(t.chunk, t.to).pins > 0) {
     ActiveOp& op = parts_.lanes.waiting_in(t.to);
@@ -663,8 +668,8 @@ void Mover::tell_waiting_ops(const Transfer& t) {
     if (!lane.waiting) continue;
     ActiveOp& op = lane.active.back();
     const std::vector<ChunkId>& stranded = op.demand.stranded;
-    if (std::ranges::find(stranded, t.chunk) != stranded.end())
-      op.demand.stranded_cause = cause_of(parts_.spec, t.link());
+    if (stranded.empty() && op.demand.holds.empty()) continue;
+    if (std::ranges::find(stranded, t.chunk) != stranded.end()) op.demand.stranded_cause = causes_[t.link()];
     for (const Hold& hold : op.demand.holds) {
       if (hold.tensor == parts_.memory.tensor_of(t.chunk) && hold.tier == t.to) was_late(op);
     }
@@ -730,7 +735,7 @@ void Mover::rescue(ChunkId chunk, TierId tier) {
   }
 }
 
-void Mover::stop_from(ChunkId chunk, TierId tier) {
+void Mover::stop_transfers_from(ChunkId chunk, TierId tier) {
   for (TransferId id = parts_.transfers.first_of(chunk); id != none;) {
     Transfer& t = parts_.transfers[id];
     const TransferId next = parts_.transfers.next_of_chunk(id);
@@ -746,7 +751,7 @@ void Mover::stop_from(ChunkId chunk, TierId tier) {
   }
 }
 
-void Mover::invalidate(ChunkId chunk, TierId tier) {
+void Mover::discard_transfers_of(ChunkId chunk, TierId tier) {
   for (TransferId id = parts_.transfers.first_of(chunk); id != none;) {
     Transfer& t = parts_.transfers[id];
     const TransferId next = parts_.transfers.next_of_chunk(id);
@@ -758,11 +763,13 @@ void Mover::invalidate(ChunkId chunk, TierId tier) {
     }
     id = next;
   }
-  const CopyState state = parts_.memory.copy(chunk, tier).state;
-  if (state == CopyState::valid) {
+}
+
+void Mover::discard_copy(ChunkId chunk, TierId tier) {
+  if (parts_.memory.valid(chunk, tier)) {
     parts_.session.decide(Decision::Kind::release, chunk, tier, no_tier);
     parts_.copies.drop(chunk, tier);
-  } else if (state == CopyState::reserved) {
+  } else {
     parts_.memory.condemn(chunk, tier);  // its transfer is under way and will find itself discarded
   }
 }

@@ -41,14 +41,22 @@ class Mover final : public ActionTaker {
 
   // ---- For ops. `refusal` is set where the answer is false.
   bool fetch(ChunkId chunk, TierId to, Priority priority, OpIndex not_before, Refusal& refusal);
-  void promote(TransferId id);                  // demand wants it: lifted, if the layout says so
-  void withdraw(TransferId id);                 // of one that is not in flight
-  void rescue(ChunkId chunk, TierId tier);      // needed again although chosen as a victim
-  void stop_from(ChunkId chunk, TierId tier);   // the copy is about to be written: what is being read would be torn
-  void invalidate(ChunkId chunk, TierId tier);  // the copy there is useless
+  void promote(TransferId id);              // demand wants it: lifted, if the layout says so
+  void withdraw(TransferId id);             // of one that is not in flight
+  void rescue(ChunkId chunk, TierId tier);  // needed again although chosen as a victim
+  // The copy is about to be written: what is being read would be torn.
+  void stop_from(ChunkId chunk, TierId tier) {
+    if (parts_.transfers.first_of(chunk) != none) stop_transfers_from(chunk, tier);
+  }
+  // The copy there is useless.
+  void invalidate(ChunkId chunk, TierId tier) {
+    if (parts_.transfers.first_of(chunk) != none) discard_transfers_of(chunk, tier);
+    const CopyState state = parts_.memory.copy(chunk, tier).state;
+    if (state == CopyState::valid || state == CopyState::reserved) discard_copy(chunk, tier);
+  }
   // Starts enough evictions that `bytes` will be free: asks the policy, then, for an op, takes the coldest. `first` is
-  // the chunk that found no room. At most once an input, a tier and a purpose.
-  void make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, Priority priority);
+  // the chunk that found no room. At most once an input, a tier and a purpose. False if nothing has changed.
+  bool make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, Priority priority);
   // The link over which the last room that became free in the tier was left.
   StallCause last_room_cause(TierId tier) const { return last_room_cause_[tier]; }
   // Whether a missing chunk of the tensor is queued or in flight. A hold stands only while it is, so no policy can hold
@@ -82,6 +90,9 @@ class Mover final : public ActionTaker {
   void reclaim(TierId tier, Bytes bytes);
   bool could_go_anywhere(ChunkId chunk, TierId tier) const;
 
+  void stop_transfers_from(ChunkId chunk, TierId tier);
+  void discard_transfers_of(ChunkId chunk, TierId tier);
+  void discard_copy(ChunkId chunk, TierId tier);
   TransferId add(ChunkId chunk, TierId from, TierId to, Purpose purpose, Priority priority);
   void remove(TransferId id);
   void lift(TransferId id);
@@ -91,7 +102,7 @@ class Mover final : public ActionTaker {
   bool try_start(TransferId id);
   bool room_for_fetch(TransferId id);
   void submit(TransferId id);
-  Nanoseconds setup_of(Bytes bytes, TierId tier) const;  // of a copy into the tier
+  Nanoseconds setup_of(const Transfer& t) const;
   Nanoseconds expansion_of(const Transfer& t) const;
   void release_source(const Transfer& t);  // of an eviction, unless somebody needs it again
   void arrive(TransferId id);
@@ -100,6 +111,7 @@ class Mover final : public ActionTaker {
 
   const Parts parts_;
   std::array<std::array<Route, max_tiers>, max_tiers> routes_{};
+  std::array<StallCause, max_links> causes_{};                   // by link: cause_of
   std::map<ChunkId, int> failures_;                              // of copies, in a row; < failures_tolerated
   std::array<std::array<std::uint64_t, 2>, max_tiers> asked_{};  // the input (Moment) in which room was last asked for
   std::array<StallCause, max_tiers> last_room_cause_{};

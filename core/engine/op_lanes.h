@@ -41,6 +41,8 @@ struct OpDemand {
   std::vector<ChunkId> write_waits;                // to write, but a transfer still reads them
   std::vector<Hold> holds;
 
+  // What the engine can do something about: the rest comes by itself.
+  bool seeks() const { return next_output < outputs.size() || !stranded.empty() || !write_waits.empty(); }
   // As new, but for the memory of the lists.
   void renew() {
     missing = overlapped = 0;
@@ -125,6 +127,14 @@ struct OpLane {
   Nanoseconds blocked_since_ns = -1;                  // the next op waits for one of another lane; -1: it does not
   StallCause blocked_by = StallCause::cpu_optimizer;  // then: for which
   NameId module = 0;                                  // that its last op is part of
+
+  // Asked at each step: whether it is worth a look. Mostly the op that waits lacks nothing but what is under way.
+  bool may_advance(std::size_t issue_ahead) const {
+    if (!used) return false;
+    if (!waiting) return active.size() < issue_ahead;
+    const OpDemand& demand = active.back().demand;
+    return demand.missing <= demand.overlapped || demand.seeks();
+  }
 };
 
 class OpLanes {

@@ -28,7 +28,9 @@ void OpRunner::issue(std::uint8_t index) {
   if (index == 0) {
     if (const auto module = parts_.program.module_of(op.times.op)) enter_module(*module);
     count_hits(op);
-    for (const TransferId id : parts_.transfers.release(op.times.op)) parts_.transfers.enqueue(id, false);
+    if (parts_.transfers.defers()) {
+      for (const TransferId id : parts_.transfers.release(op.times.op)) parts_.transfers.enqueue(id, false);
+    }
   }
   parts_.lanes.take_holds(op.times.op, op.demand.holds);
   {
@@ -71,26 +73,29 @@ void OpRunner::allocate(TensorId tensor) {
 void OpRunner::require(std::uint8_t lane, ActiveOp& op, const Use& use) {
   if (use.write) parts_.lives.dead[use.tensor] = 0;
   const TierId tier = parts_.lanes[lane].tier;
-  for (const ChunkId chunk : parts_.memory.chunks_of(use.tensor)) require_chunk(tier, op, use, chunk);
-}
-
-void OpRunner::require_chunk(TierId tier, ActiveOp& op, const Use& use, ChunkId chunk) {
-  parts_.memory.pin(chunk, tier);
-  if (use.write) {
-    mover_.stop_from(chunk, tier);
-    parts_.memory.add_writer(chunk, tier);
-  }
-  OpDemand& demand = op.demand;
-  const Copy& copy = parts_.memory.copy(chunk, tier);
-  if (copy.state == CopyState::valid) {
+  for (const ChunkId chunk : parts_.memory.chunks_of(use.tensor)) {
+    parts_.memory.pin(chunk, tier);
+    if (use.write) {
+      mover_.stop_from(chunk, tier);
+      parts_.memory.add_writer(chunk, tier);
+    }
+    const Copy& copy = parts_.memory.copy(chunk, tier);
+    if (!copy.valid()) {
+      require_missing(tier, op, use, chunk);
+      continue;
+    }
     if (copy.evicting) mover_.rescue(chunk, tier);
     if (parts_.layout.use_touches) parts_.memory.touch(chunk, tier);
     if (use.write && copy.readers > 0) {
-      demand.write_waits.push_back(chunk);
-      ++demand.missing;
+      op.demand.write_waits.push_back(chunk);
+      ++op.demand.missing;
     }
-    return;
   }
+}
+
+void OpRunner::require_missing(TierId tier, ActiveOp& op, const Use& use, ChunkId chunk) {
+  OpDemand& demand = op.demand;
+  const Copy& copy = parts_.memory.copy(chunk, tier);
   ++demand.missing;
   const TransferId coming = parts_.transfers.find(chunk, tier);
   if (copy.state == CopyState::reserved) {  // on its way: its arrival counts
@@ -124,8 +129,7 @@ bool OpRunner::go_on(std::uint8_t index) {
 // Gives the waiting op's outputs their room and asks again for what could not be fetched before.
 void OpRunner::take_rooms(std::uint8_t index, ActiveOp& op) {
   OpDemand& demand = op.demand;
-  const bool all_have_room = demand.next_output == demand.outputs.size();
-  if (all_have_room && demand.stranded.empty() && demand.write_waits.empty()) return;
+  if (!demand.seeks()) return;
   const Because because(parts_.session, {.reason = Reason::demand, .op = op.times.op});
   const TierId tier = parts_.lanes[index].tier;
   take_outputs(tier, op);
@@ -151,7 +155,7 @@ void OpRunner::take_outputs(TierId tier, ActiveOp& op) {
     const ChunkId chunk = demand.outputs[demand.next_output];
     if (parts_.memory.copy(chunk, tier).state != CopyState::absent) return;  // its former life is still being copied
     if (!parts_.copies.take(chunk, tier)) {
-      mover_.make_room(tier, demand.room_needed, false, none, chunk, Priority::urgent);
+      if (!mover_.make_room(tier, demand.room_needed, false, none, chunk, Priority::urgent)) return;
       if (!parts_.copies.take(chunk, tier)) return;
     }
     parts_.lanes.got_room(tier, demand, parts_.memory.footprint(chunk, tier));
@@ -266,7 +270,12 @@ void OpRunner::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_
   {
     const Because because(parts_.session, {.reason = Reason::overwritten, .op = op.times.op});
     for (const Use& use : op.uses) {
-      if (use.tensor != none) finish_use(lane.tier, use);
+      if (use.tensor == none) continue;
+      if (use.write) {
+        finish_write(lane.tier, use.tensor);
+      } else {
+        for (const ChunkId chunk : parts_.memory.chunks_of(use.tensor)) parts_.memory.unpin(chunk, lane.tier);
+      }
     }
   }
   parts_.session.emit({.kind = EventKind::op_done, .device = device_of(index), .op = op.times.op, .uses = op.uses});
@@ -283,16 +292,15 @@ void OpRunner::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_
   lane.active.pop_front();
 }
 
-void OpRunner::finish_use(TierId tier, const Use& use) {
-  for (const ChunkId chunk : parts_.memory.chunks_of(use.tensor)) {
+void OpRunner::finish_write(TierId tier, TensorId tensor) {
+  for (const ChunkId chunk : parts_.memory.chunks_of(tensor)) {
     parts_.memory.unpin(chunk, tier);
-    if (!use.write) continue;
     parts_.memory.remove_writer(chunk, tier);
     for (TierId other = 0; other < parts_.memory.tier_count(); ++other) {
       if (other != tier) mover_.invalidate(chunk, other);
     }
   }
-  if (use.write) parts_.lives.born[use.tensor] = 1;
+  parts_.lives.born[tensor] = 1;
 }
 
 // ---- What live programs do to their ops -----------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class OpRunner {
  private:
   void enter_module(NameId module);
   void require(std::uint8_t lane, ActiveOp& op, const Use& use);
-  void require_chunk(TierId tier, ActiveOp& op, const Use& use, ChunkId chunk);
+  void require_missing(TierId tier, ActiveOp& op, const Use& use, ChunkId chunk);
   void take_rooms(std::uint8_t lane, ActiveOp& op);
   void take_outputs(TierId tier, ActiveOp& op);
   bool try_start(std::uint8_t lane, ActiveOp& op);
@@ -51,7 +51,7 @@ class OpRunner {
   void go_on_beside(ActiveOp& op);
   void overlap(ActiveOp& op, TransferId coming);
   bool end_beside_arrivals(std::uint8_t lane, ActiveOp& op);
-  void finish_use(TierId tier, const Use& use);
+  void finish_write(TierId tier, TensorId tensor);
   void release(TierId tier, const Use& use);
   void count_hits(const ActiveOp& op);
 

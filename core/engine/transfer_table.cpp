@@ -58,7 +58,6 @@ void TransferTable::undefer(TransferId id) {
 
 std::vector<TransferId> TransferTable::release(OpIndex op) {
   std::vector<TransferId> due;
-  if (deferred_.empty()) return due;
   const auto [begin, end] = deferred_.equal_range(op);
   for (auto it = begin; it != end; ++it) due.push_back(it->second);
   deferred_.erase(begin, end);
@@ -102,9 +101,9 @@ void TransferTable::dequeue(TransferId id) {
   --link_load_[t.link()];
 }
 
-bool TransferTable::hides_latency(LinkId id) const {
+bool TransferTable::has_latency_to_hide(LinkId id) const {
   const LinkState& link = links_[id];
-  if (link.per_latency == 0 || link.in_flight >= spec_.links[id].queue_depth) return false;
+  if (link.in_flight >= spec_.links[id].queue_depth) return false;
   Bytes behind_first = 0;
   for (std::size_t i = 1; i < link.bytes_in_flight.size(); ++i) behind_first += link.bytes_in_flight[i];
   return behind_first < link.per_latency;

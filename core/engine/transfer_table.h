@@ -41,6 +41,7 @@ struct Transfer {
   Purpose purpose = Purpose::fetch;
   Priority priority = Priority::normal;
   Route route = {};
+  Bytes bytes = 0;  // that each of its copies moves
   OpIndex requested_at = none;
   OpIndex not_before = none;  // the op whose issue ends its deferral
 
@@ -80,6 +81,7 @@ class TransferTable {
   // ---- Waiting for an op, then for the link of its present hop. A link has a queue for each priority.
   void defer(TransferId id, OpIndex not_before);
   void undefer(TransferId id);
+  bool defers() const { return !deferred_.empty(); }
   std::vector<TransferId> release(OpIndex op);  // those deferred until that op, in order of request; not queued yet
   void enqueue(TransferId id, bool at_front);
   void dequeue(TransferId id);
@@ -126,7 +128,8 @@ class TransferTable {
   };
 
   static std::size_t index(Priority priority) { return static_cast<std::size_t>(priority); }
-  bool hides_latency(LinkId link) const;
+  bool hides_latency(LinkId link) const { return links_[link].per_latency > 0 && has_latency_to_hide(link); }
+  bool has_latency_to_hide(LinkId link) const;
 
   const MachineSpec& spec_;
   std::vector<Entry> entries_;

@@ -10,9 +10,10 @@ namespace tencache {
 
 namespace {
 
-// Two to three GiB of bookkeeping on machines of three tiers. Of a program that runs anywhere chunks are fewer by far;
+// One to two GiB of bookkeeping on machines of three tiers. Of a program that runs anywhere chunks are fewer by far;
 // a trace may claim tensors of petabytes.
 constexpr Bytes most_chunks = Bytes{1} << 25;
+constexpr Bytes too_large = Bytes{1} << 55;  // for an entry, and for any computer
 
 Bytes add_saturated(Bytes a, Bytes b) { return a > ~b ? ~Bytes{0} : a + b; }
 
@@ -29,45 +30,64 @@ Residency::Residency(const MachineSpec& machine, const std::vector<AllocatorSpec
     stores_[tier] = machine.tiers[tier].kind != TierKind::gpu;
     granularity_[tier] = allocators[tier].kind == AllocatorKind::caching ? 1 : machine.tiers[tier].granularity;
   }
+  if (!whole()) first_chunks_.push_back(0);
   coldest_.fill(none);
   warmest_.fill(none);
 }
 
+std::uint32_t Residency::chunks_for(Bytes bytes) const {
+  const Bytes chunks = whole() ? 1 : (bytes + chunk_bytes_ - 1) / chunk_bytes_;
+  TENCACHE_CHECK(chunks < none);
+  return static_cast<std::uint32_t>(chunks);
+}
+
 TensorId Residency::add_tensor(Bytes bytes, Role role, bool persistent, Bytes stored_bytes) {
-  TENCACHE_CHECK(bytes > 0);
-  const Bytes chunks = chunk_bytes_ == 0 ? 1 : (bytes + chunk_bytes_ - 1) / chunk_bytes_;
-  const std::uint32_t chunk_count = static_cast<std::uint32_t>(chunks);
-  TENCACHE_CHECK(chunk_count == chunks && owners_.size() + chunks < none);
-  if (const auto found = free_ids_.find(chunk_count); found != free_ids_.end() && !found->second.empty()) {
-    const TensorId tensor = found->second.back();
-    found->second.pop_back();
-    Entry& entry = tensors_[tensor];
-    entry.bytes = bytes;
-    entry.role = role;
-    entry.persistent = persistent;
-    entry.stored_bytes = stored_bytes;
-    return tensor;
+  TENCACHE_CHECK(bytes > 0 && bytes < too_large);
+  const std::uint32_t chunks = chunks_for(bytes);
+  const TensorId tensor = next_tensor(bytes);
+  const Entry entry{.bytes = bytes % too_large, .persistent = persistent, .role = role};
+  if (tensor < tensors_.size()) {
+    free_ids_[chunks].pop_back();
+    tensors_[tensor] = entry;
+  } else {
+    TENCACHE_CHECK(chunk_total() + chunks < none);
+    tensors_.push_back(entry);
+    if (!whole()) {
+      owners_.insert(owners_.end(), chunks, tensor);
+      first_chunks_.push_back(static_cast<ChunkId>(owners_.size()));
+    }
+    make_room(chunk_total());
   }
-  const TensorId tensor = static_cast<TensorId>(tensors_.size());
-  tensors_.push_back({bytes, static_cast<ChunkId>(owners_.size()), chunk_count, role, persistent, stored_bytes});
-  owners_.insert(owners_.end(), chunk_count, tensor);
-  if (owners_.size() * tier_count_ > copies_.size()) copies_.resize(owners_.size() * tier_count_);
+  if (stored_bytes != 0 || !stored_bytes_.empty()) {
+    stored_bytes_.resize(tensors_.size(), 0);
+    stored_bytes_[tensor] = stored_bytes;
+  }
   return tensor;
+}
+
+// For the copies of so many chunks, at least.
+void Residency::make_room(std::size_t chunks) {
+  if (chunks * tier_count_ <= copies_.size()) return;
+  copies_.resize(chunks * tier_count_);
+  for (TierId tier = 0; tier < tier_count_; ++tier) {
+    if (addressed_[tier]) offsets_[tier].resize(chunks);
+  }
 }
 
 // As much of the stored form as the chunk is of the tensor.
 Bytes Residency::stored_part(ChunkId chunk) const {
-  const Entry& tensor = tensors_[owners_[chunk]];
-  const auto stored_until = [&tensor](Bytes end) {
-    return static_cast<Bytes>(static_cast<unsigned __int128>(end) * tensor.stored_bytes / tensor.bytes);
+  const TensorId tensor = tensor_of(chunk);
+  const Bytes all = bytes(tensor), stored = stored_bytes_[tensor];
+  if (stored == 0) return bytes_of(chunk);
+  const auto stored_until = [all, stored](Bytes end) {
+    return static_cast<Bytes>(static_cast<unsigned __int128>(end) * stored / all);
   };
   const Bytes begin = begin_of(chunk);
   return std::max<Bytes>(1, stored_until(begin + bytes_of(chunk)) - stored_until(begin));
 }
 
 TensorId Residency::next_tensor(Bytes bytes) const {
-  const Bytes chunks = chunk_bytes_ == 0 ? 1 : (bytes + chunk_bytes_ - 1) / chunk_bytes_;
-  const auto found = free_ids_.find(static_cast<std::uint32_t>(chunks));
+  const auto found = free_ids_.find(chunks_for(bytes));
   if (found != free_ids_.end() && !found->second.empty()) return found->second.back();
   return static_cast<TensorId>(tensors_.size());
 }
@@ -84,26 +104,28 @@ void Residency::reserve(std::span<const Tensor> tensors) {
                 " are followed; choose larger chunks (an option of the policy) or a smaller program");
   }
   tensors_.reserve(tensors.size());
-  owners_.reserve(chunks);
-  copies_.resize(chunks * tier_count_);
+  if (!whole()) {
+    owners_.reserve(chunks);
+    first_chunks_.reserve(tensors.size() + 1);
+  }
+  make_room(chunks);
 }
 
 void Residency::remove_tensor(TensorId tensor) {
-  const Entry& entry = tensors_[tensor];
-  for (ChunkId chunk = entry.first_chunk; chunk < entry.first_chunk + entry.chunk_count; ++chunk) {
+  for (const ChunkId chunk : chunks_of(tensor)) {
     for (TierId tier = 0; tier < tier_count_; ++tier) TENCACHE_CHECK(copy(chunk, tier).state == CopyState::absent);
   }
-  free_ids_[entry.chunk_count].push_back(tensor);
+  free_ids_[chunk_count(tensor)].push_back(tensor);
 }
 
 bool Residency::reserve(ChunkId chunk, TierId tier) {
   Copy& c = mutable_copy(chunk, tier);
   TENCACHE_CHECK(c.state == CopyState::absent);
   Allocator& allocator = *allocators_[tier];
-  const auto offset = allocator.allocate(rounded(bytes_in(chunk, tier), tier), !tensors_[owners_[chunk]].persistent);
+  const auto offset = allocator.allocate(rounded(bytes_in(chunk, tier), tier), !persistent(tensor_of(chunk)));
   if (!offset) return false;
   TENCACHE_CHECK(allocator.used() <= allocator.capacity());
-  c.offset = *offset;
+  if (addressed_[tier]) offsets_[tier][chunk] = *offset;
   c.state = CopyState::reserved;
   peak_[tier] = std::max(peak_[tier], allocator.used());
   return true;
@@ -125,8 +147,7 @@ void Residency::release(ChunkId chunk, TierId tier) {
   if (c.evicting) set_evicting(chunk, tier, false);
   c.state = CopyState::absent;
   c.unwritten = false;
-  allocators_[tier]->release(c.offset, rounded(bytes_in(chunk, tier), tier));
-  c.offset = 0;
+  allocators_[tier]->release(offset(chunk, tier), rounded(bytes_in(chunk, tier), tier));
   if (tier == 0 && was_valid) rank_copies_below(chunk, false);  // they are the only ones now
 }
 

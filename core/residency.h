@@ -26,8 +26,8 @@ enum class CopyState : std::uint8_t {
   condemned,  // content is useless; the room goes free when the transfer that still touches it is over
 };
 
+// 16 bytes: there is one for each chunk in each tier. Its offset stands apart, where tiers have addresses.
 struct Copy {
-  std::uint64_t offset = 0;
   ChunkId colder = none, warmer = none;
   std::uint16_t pins = 0;     // ops that run or wait with this copy
   std::uint16_t writers = 0;  // ops that run or wait and will write it: no source for a transfer
@@ -65,7 +65,7 @@ class Residency {
             bool unlimited_gpu);
 
   // Tensors. Ids of removed tensors are used again (by tensors of as many chunks).
-  // `stored_bytes`: as Tensor has it.
+  // Of less than 2^55 bytes. `stored_bytes`: as Tensor has it.
   TensorId add_tensor(Bytes bytes, Role role, bool persistent, Bytes stored_bytes = 0);
   TensorId next_tensor(Bytes bytes) const;        // the id that `add_tensor` gives next
   void reserve(std::span<const Tensor> tensors);  // these will be added
@@ -76,26 +76,25 @@ class Residency {
   bool persistent(TensorId tensor) const { return tensors_[tensor].persistent; }
   // A live tensor's role becomes known late (a gradient when backward hands it over).
   void set_role(TensorId tensor, Role role) { tensors_[tensor].role = role; }
-  ChunkId first_chunk(TensorId tensor) const { return tensors_[tensor].first_chunk; }
-  std::uint32_t chunk_count(TensorId tensor) const { return tensors_[tensor].chunk_count; }
+  ChunkId first_chunk(TensorId tensor) const { return whole() ? tensor : first_chunks_[tensor]; }
+  std::uint32_t chunk_count(TensorId tensor) const {
+    return whole() ? 1 : first_chunks_[tensor + std::size_t{1}] - first_chunks_[tensor];
+  }
   ChunkRange chunks_of(TensorId tensor) const {
     return {first_chunk(tensor), first_chunk(tensor) + chunk_count(tensor)};
   }
 
   // Chunks.
-  std::size_t chunk_total() const { return owners_.size(); }
-  TensorId tensor_of(ChunkId chunk) const { return owners_[chunk]; }
-  Bytes begin_of(ChunkId chunk) const { return (chunk - tensors_[owners_[chunk]].first_chunk) * chunk_bytes_; }
+  std::size_t chunk_total() const { return whole() ? tensors_.size() : owners_.size(); }
+  TensorId tensor_of(ChunkId chunk) const { return whole() ? chunk : owners_[chunk]; }
+  Bytes begin_of(ChunkId chunk) const { return (chunk - first_chunk(tensor_of(chunk))) * chunk_bytes_; }
   Bytes bytes_of(ChunkId chunk) const {
-    const Entry& tensor = tensors_[owners_[chunk]];
-    if (chunk_bytes_ == 0) return tensor.bytes;
-    const Bytes begin = (chunk - tensor.first_chunk) * chunk_bytes_;
-    return std::min(chunk_bytes_, tensor.bytes - begin);
+    if (whole()) return bytes(chunk);
+    return std::min(chunk_bytes_, bytes(owners_[chunk]) - begin_of(chunk));
   }
   // In the format that the tier keeps it in (Tensor::stored_bytes).
   Bytes bytes_in(ChunkId chunk, TierId tier) const {
-    const Entry& tensor = tensors_[owners_[chunk]];
-    return tensor.stored_bytes == 0 || !stores_[tier] ? bytes_of(chunk) : stored_part(chunk);
+    return stored_bytes_.empty() || !stores_[tier] ? bytes_of(chunk) : stored_part(chunk);
   }
   // Of a copy between the two: it is expanded on arrival, and packed before it leaves.
   Bytes bytes_moved(ChunkId chunk, TierId from, TierId to) const { return bytes_in(chunk, stores_[from] ? from : to); }
@@ -123,6 +122,8 @@ class Residency {
 
   // Copies.
   const Copy& copy(ChunkId chunk, TierId tier) const { return copies_[chunk * tier_count_ + tier]; }
+  // Of its room, while the copy is not absent; 0 where tiers have no addresses.
+  std::uint64_t offset(ChunkId chunk, TierId tier) const { return addressed_[tier] ? offsets_[tier][chunk] : 0; }
   bool valid(ChunkId chunk, TierId tier) const { return copy(chunk, tier).valid(); }
   bool valid_elsewhere(ChunkId chunk, TierId tier) const {
     for (TierId other = 0; other < tier_count_; ++other) {
@@ -132,8 +133,7 @@ class Residency {
   }
   // Every chunk of the tensor holds its value there.
   bool resident(TensorId tensor, TierId tier) const {
-    const Entry& entry = tensors_[tensor];
-    for (ChunkId chunk = entry.first_chunk; chunk < entry.first_chunk + entry.chunk_count; ++chunk) {
+    for (const ChunkId chunk : chunks_of(tensor)) {
       if (!valid(chunk, tier)) return false;
     }
     return true;
@@ -171,14 +171,15 @@ class Residency {
 
  private:
   struct Entry {
-    Bytes bytes = 0;
-    ChunkId first_chunk = 0;
-    std::uint32_t chunk_count = 0;
-    Role role = Role::activation;
-    bool persistent = false;
-    Bytes stored_bytes = 0;  // 0: as `bytes`
+    Bytes bytes : 55;
+    bool persistent : 1;
+    Role role : 8;
   };
+  static_assert(sizeof(Entry) == 8);
 
+  bool whole() const { return chunk_bytes_ == 0; }  // each tensor is one chunk, of the same number
+  std::uint32_t chunks_for(Bytes bytes) const;
+  void make_room(std::size_t chunks);
   Bytes rounded(Bytes bytes, TierId tier) const { return (bytes + granularity_[tier] - 1) & ~(granularity_[tier] - 1); }
   Copy& mutable_copy(ChunkId chunk, TierId tier) { return copies_[chunk * tier_count_ + tier]; }
   Bytes stored_part(ChunkId chunk) const;
@@ -200,9 +201,12 @@ class Residency {
   std::array<bool, max_tiers> stores_{};  // in Tensor::stored_bytes: tiers of other kinds than the GPU's
   std::vector<std::unique_ptr<Allocator>> allocators_;
   std::vector<Entry> tensors_;
-  std::vector<TensorId> owners_;                             // of chunks
-  std::vector<Copy> copies_;                                 // [chunk][tier]; of reserved chunks, too
-  std::map<std::uint32_t, std::vector<TensorId>> free_ids_;  // by chunk count
+  std::vector<Bytes> stored_bytes_;                            // 0: as `bytes`; empty: of every tensor
+  std::vector<ChunkId> first_chunks_;                          // and the end of the last; without `whole` only
+  std::vector<TensorId> owners_;                               // of chunks; the same
+  std::vector<Copy> copies_;                                   // [chunk][tier]; of reserved chunks, too
+  std::array<std::vector<std::uint64_t>, max_tiers> offsets_;  // of chunks, in tiers with addresses
+  std::map<std::uint32_t, std::vector<TensorId>> free_ids_;    // by chunk count
   std::array<ChunkId, max_tiers> coldest_{}, warmest_{};
   std::array<Bytes, max_tiers> leaving_{}, peak_{};
 };

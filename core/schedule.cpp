@@ -2,21 +2,22 @@
 
 #include <algorithm>
 
+#include "core/check.h"
+
 namespace tencache {
 
-Schedule::Schedule(const Trace& trace) {
+Schedule::Schedule(const Trace& trace) : tensor_count_(trace.tensors.size()) {
+  TENCACHE_CHECK(trace.accesses.size() < none);
   first_use_of_op_.reserve(trace.ops.size() + 1);
   uses_.reserve(trace.accesses.size());
-  first_op_of_tensor_.assign(trace.tensors.size() + 1, 0);
-  std::vector<std::uint64_t> seen(trace.tensors.size(), ~std::uint64_t{0});  // place in uses_ within the present op
+  std::vector<std::uint32_t> seen(tensor_count_, none);  // place in uses_ within the present op
   for (const Op& op : trace.ops) {
-    const std::uint64_t begin = uses_.size();
+    const std::uint32_t begin = static_cast<std::uint32_t>(uses_.size());
     first_use_of_op_.push_back(begin);
     const auto add = [&](TensorId tensor, bool write) {
-      if (seen[tensor] == ~std::uint64_t{0} || seen[tensor] < begin) {
-        seen[tensor] = uses_.size();
+      if (seen[tensor] == none || seen[tensor] < begin) {
+        seen[tensor] = static_cast<std::uint32_t>(uses_.size());
         uses_.push_back({tensor, !write, write});
-        ++first_op_of_tensor_[tensor + 1];
       } else if (write) {
         uses_[seen[tensor]].write = true;
       }
@@ -24,12 +25,17 @@ Schedule::Schedule(const Trace& trace) {
     for (TensorId tensor : trace.reads(op)) add(tensor, false);
     for (TensorId tensor : trace.writes(op)) add(tensor, true);
   }
-  first_use_of_op_.push_back(uses_.size());
+  first_use_of_op_.push_back(static_cast<std::uint32_t>(uses_.size()));
+}
+
+// Counts, then fills from the back: each tensor's end moves down to its begin.
+void Schedule::sort_by_tensor() const {
+  first_op_of_tensor_.assign(tensor_count_ + 1, 0);
+  for (const Use& use : uses_) ++first_op_of_tensor_[use.tensor];
   for (std::size_t i = 1; i < first_op_of_tensor_.size(); ++i) first_op_of_tensor_[i] += first_op_of_tensor_[i - 1];
   ops_.resize(uses_.size());
-  std::vector<std::uint64_t> next(first_op_of_tensor_.begin(), first_op_of_tensor_.end() - 1);
-  for (OpIndex op = 0; op + 1 < first_use_of_op_.size(); ++op) {
-    for (const Use& use : uses(op)) ops_[next[use.tensor]++] = op;
+  for (OpIndex op = static_cast<OpIndex>(op_count()); op-- > 0;) {
+    for (const Use& use : uses(op)) ops_[--first_op_of_tensor_[use.tensor]] = op;
   }
 }
 

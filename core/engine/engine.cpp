@@ -325,7 +325,7 @@ void Engine::place_initially(TensorId tensor) {
 // The room is taken.
 void Engine::initialise(TensorId tensor, ChunkId chunk, TierId tier) {
   machine_.initialise(tensor, chunk, memory_.begin_of(chunk), memory_.bytes_in(chunk, tier),
-                      {tier, memory_.copy(chunk, tier).offset});
+                      {tier, memory_.offset(chunk, tier)});
   memory_.commit(chunk, tier);
 }
 
@@ -474,7 +474,7 @@ std::uint64_t Engine::state_hash(Nanoseconds now) const {
   for (TierId tier = 0; tier < memory_.tier_count(); ++tier) {
     for (ChunkId chunk = memory_.coldest(tier); chunk != none; chunk = memory_.warmer(chunk, tier)) {
       mix(chunk);
-      mix(memory_.copy(chunk, tier).offset);
+      mix(memory_.offset(chunk, tier));
     }
     mix(none);
   }

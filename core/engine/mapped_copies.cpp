@@ -33,7 +33,7 @@ void MappedCopies::free(ChunkId chunk, TierId tier) {
 }
 
 void MappedCopies::free_and_tell(ChunkId chunk, TierId tier) {
-  const Place place{tier, memory_.copy(chunk, tier).offset};
+  const Place place{tier, memory_.offset(chunk, tier)};
   const Bytes used_before = memory_.used(tier);
   memory_.release(chunk, tier);
   if (maps_) {
@@ -57,7 +57,7 @@ void MappedCopies::map(ChunkId chunk, TierId tier, MappedFor what) {
   const Bytes bytes = memory_.bytes_in(chunk, tier);
   for (int refused = 0;;) {
     try {
-      machine_.map(tensor, chunk, memory_.begin_of(chunk), bytes, {tier, memory_.copy(chunk, tier).offset}, what);
+      machine_.map(tensor, chunk, memory_.begin_of(chunk), bytes, {tier, memory_.offset(chunk, tier)}, what);
       return;
     } catch (const OutOfMemory&) {
       throw;

@@ -564,8 +564,8 @@ void Mover::submit(TransferId id) {
   copy.chunk = t.chunk;
   copy.begin = parts_.memory.begin_of(t.chunk);
   copy.bytes = t.bytes;
-  copy.from = first ? Place{t.from, parts_.memory.copy(t.chunk, t.from).offset} : staging;
-  copy.to = last ? Place{t.to, parts_.memory.copy(t.chunk, t.to).offset} : staging;
+  copy.from = first ? Place{t.from, parts_.memory.offset(t.chunk, t.from)} : staging;
+  copy.to = last ? Place{t.to, parts_.memory.offset(t.chunk, t.to)} : staging;
   copy.from_staging = !first;
   copy.to_staging = !last;
   if (last) copy.setup_ns = setup_of(t) + expansion_of(t);

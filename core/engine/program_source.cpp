@@ -37,6 +37,9 @@ OwnedProgram::OwnedProgram(const Program& program, const MachineSpec& spec,
       overlaps_(overlaps) {
   const Trace& trace = program.trace;
   const TierId cpu = spec.tier_of(Device::cpu);
+  const auto on_gpu = static_cast<std::size_t>(std::ranges::count(trace.ops, Device::gpu, &Op::device));
+  sequences_[0].ops.reserve(on_gpu);
+  sequences_[1].ops.reserve(trace.ops.size() - on_gpu);
   for (OpIndex i = 0; i < trace.ops.size(); ++i) {
     const Op& op = trace.ops[i];
     if (op.rank != trace.ops.front().rank) {
@@ -50,21 +53,30 @@ OwnedProgram::OwnedProgram(const Program& program, const MachineSpec& spec,
     sequences_[op.device == Device::gpu ? 0 : 1].ops.push_back(i);
   }
   if (sequences_[0].ops.empty()) throw Error("the trace has no op on the GPU");
-  const std::size_t tensors = trace.tensors.size();
-  uses_total_.resize(tensors);
-  for (TensorId tensor = 0; tensor < tensors; ++tensor) {
-    uses_total_[tensor] = static_cast<std::uint32_t>(schedule_.ops_of(tensor).size());
+  uses_total_.assign(trace.tensors.size(), 0);
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    for (const Use& use : schedule_.uses(op)) ++uses_total_[use.tensor];
   }
   uses_left_ = uses_total_;
-  std::vector<std::uint8_t> read(tensors, 0);
-  for (const OpIndex op : sequences_[0].ops) {
-    for (const Use& use : schedule_.uses(op)) read[use.tensor] |= use.read ? 1 : 0;
-  }
-  for (TensorId tensor = 0; tensor < tensors; ++tensor) {
-    const Role role = trace.tensors[tensor].role;
-    if (read[tensor] != 0 && governed[static_cast<std::size_t>(role)]) read_on_gpu_.push_back(tensor);
-  }
+  note_what_the_gpu_reads(governed);
   find_needs(layout.blocking_step);
+}
+
+void OwnedProgram::note_what_the_gpu_reads(const std::array<bool, role_count>& governed) {
+  const Trace& trace = program_->trace;
+  std::vector<bool> noted(trace.tensors.size(), false);
+  std::size_t count = 0;
+  for (const OpIndex op : sequences_[0].ops) {
+    for (const TensorId tensor : trace.reads(trace.ops[op])) {
+      if (noted[tensor] || !governed[static_cast<std::size_t>(trace.tensors[tensor].role)]) continue;
+      noted[tensor] = true;
+      ++count;
+    }
+  }
+  read_on_gpu_.reserve(count);
+  for (TensorId tensor = 0; tensor < noted.size(); ++tensor) {
+    if (noted[tensor]) read_on_gpu_.push_back(tensor);
+  }
 }
 
 bool OwnedProgram::overwritten_next(TensorId tensor) const {
@@ -75,8 +87,8 @@ bool OwnedProgram::overwritten_next(TensorId tensor) const {
 // Which ops of the other lane must be done before an op may be issued: the latest that conflicts, looking back over the
 // iteration's end, since the program is cyclic.
 void OwnedProgram::find_needs(bool blocking_step) {
-  for (Sequence& sequence : sequences_) sequence.needs.assign(sequence.ops.size(), no_need);
   if (sequences_[1].ops.empty()) return;
+  for (Sequence& sequence : sequences_) sequence.needs.assign(sequence.ops.size(), no_need);
   const std::size_t tensors = program_->trace.tensors.size();
   std::array<std::vector<std::int64_t>, lane_count> last_read, last_write;
   for (std::size_t lane = 0; lane < lane_count; ++lane) {
@@ -139,7 +151,7 @@ StallCause OwnedProgram::cause_of(std::int64_t place, const Sequence& other) con
 std::optional<StallCause> OwnedProgram::blocked_by(std::uint8_t lane, const OpLanes& lanes) const {
   const Sequence& sequence = sequences_[lane];
   const Sequence& other = sequences_[1 - lane];
-  const std::int64_t need = sequence.needs[sequence.at];
+  const std::int64_t need = sequence.needs.empty() ? no_need : sequence.needs[sequence.at];
   if (need != no_need) {
     const std::int64_t before = static_cast<std::int64_t>(sequence.iteration * other.ops.size());
     if (static_cast<std::int64_t>(other.passed) < before + need) {

@@ -113,13 +113,15 @@ class OwnedProgram final : public ProgramSource {
   static constexpr std::int64_t no_need = std::numeric_limits<std::int64_t>::min() / 2;
   struct Sequence {
     std::vector<OpIndex> ops;  // in program order
-    // Ops of the other lane that must be done first, relative to the iteration's first; no_need: none. By op.
+    // Ops of the other lane that must be done first, relative to the iteration's first; no_need: none. By op;
+    // empty if the other lane has no ops.
     std::vector<std::int64_t> needs;
     std::uint64_t issued = 0, passed = 0;  // ever; passed <= issued <= max_iterations * ops
     std::uint64_t iteration = 0;           // of the next to be issued
     std::size_t at = 0;                    // its place in `ops`: issued = iteration * ops + at
   };
 
+  void note_what_the_gpu_reads(const std::array<bool, role_count>& governed);
   void find_needs(bool blocking_step);
   // The next op that uses it, in this iteration, writes it without reading it.
   bool overwritten_next(TensorId tensor) const;

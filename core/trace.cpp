@@ -1,5 +1,6 @@
 #include "core/trace.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <span>
@@ -14,6 +15,8 @@ namespace {
 constexpr Bytes largest_tensor = Bytes{1} << 50;
 
 constexpr std::uint64_t hash_bits = 0xffff'ffff'0000'0000;  // of a name pool's slot
+
+bool fits(std::size_t names, std::size_t slots) { return 4 * names <= 3 * slots; }
 
 // Eight bytes at a time; names are long and alike, so each byte must reach the bits that choose the slot.
 std::uint64_t hash_of(std::string_view text) {
@@ -63,7 +66,9 @@ std::size_t shape_size(KernelKind kind) {
   if (kind == KernelKind::collective) return 1;
   return is_attention(kind) ? 6 : 0;
 }
+
 NameId NamePool::intern(std::string_view text) {
+  if (slots_.empty()) index(first_slot_count, size());
   const std::uint64_t hash = hash_of(text) & hash_bits;
   const std::size_t mask = slots_.size() - 1;
   std::size_t at = static_cast<std::size_t>(hash >> 32) & mask;
@@ -74,26 +79,34 @@ NameId NamePool::intern(std::string_view text) {
   const NameId id = static_cast<NameId>(size());
   TENCACHE_CHECK(id != none);
   texts_ += text;
-  begins_.push_back(texts_.size());
+  add_begin();
   slots_[at] = hash | id;
-  if (4 * size() > 3 * slots_.size()) resize_slots(2 * slots_.size());
+  if (!fits(size(), slots_.size())) index(slots_.size(), size());
   return id;
+}
+
+// The next name begins where the texts end.
+void NamePool::add_begin() {
+  if (begins_.size() % (std::size_t{1} << block_bits) == 0) blocks_.push_back(texts_.size());
+  const std::uint64_t begin = texts_.size() - blocks_.back();
+  TENCACHE_CHECK(begin == static_cast<std::uint32_t>(begin));
+  begins_.push_back(static_cast<std::uint32_t>(begin));
 }
 
 void NamePool::reserve(std::size_t names) {
   begins_.reserve(names + 1);
-  std::size_t count = slots_.size();
-  while (4 * names > 3 * count) count *= 2;
-  if (count != slots_.size()) resize_slots(count);
+  if (!fits(names, slots_.size())) index(std::max(first_slot_count, slots_.size()), names);
 }
 
-void NamePool::resize_slots(std::size_t count) {
-  std::vector<std::uint64_t> old = std::exchange(slots_, std::vector<std::uint64_t>(count, none));
-  for (const std::uint64_t slot : old) {
-    if (static_cast<NameId>(slot) == none) continue;
-    std::size_t at = static_cast<std::size_t>(slot >> 32) & (count - 1);
-    while (static_cast<NameId>(slots_[at]) != none) at = (at + 1) & (count - 1);
-    slots_[at] = slot;
+void NamePool::index(std::size_t slots, std::size_t names) {
+  while (!fits(names, slots)) slots *= 2;
+  settle();  // before the new ones are there
+  slots_.assign(slots, none);
+  for (NameId id = 0; id < size(); ++id) {
+    const std::uint64_t hash = hash_of((*this)[id]) & hash_bits;
+    std::size_t at = static_cast<std::size_t>(hash >> 32) & (slots - 1);
+    while (static_cast<NameId>(slots_[at]) != none) at = (at + 1) & (slots - 1);
+    slots_[at] = hash | id;
   }
 }
 
@@ -111,12 +124,13 @@ std::uint32_t Trace::add_detail(const OpDetail& detail) {
 }
 
 TensorId Trace::add_tensor(std::string_view name, Bytes bytes, Role role, bool persistent) {
-  tensors.push_back({names.intern(name), bytes, role, persistent, 0});
+  tensors.push_back({names.intern(name), role, persistent, bytes, 0});
   return static_cast<TensorId>(tensors.size() - 1);
 }
 
 OpIndex Trace::add_op(Op op, std::span<const TensorId> reads, std::span<const TensorId> writes) {
-  op.first_access = accesses.size();
+  TENCACHE_CHECK(accesses.size() + reads.size() + writes.size() < none);
+  op.first_access = static_cast<std::uint32_t>(accesses.size());
   op.read_count = static_cast<std::uint32_t>(reads.size());
   op.write_count = static_cast<std::uint32_t>(writes.size());
   accesses.insert(accesses.end(), reads.begin(), reads.end());

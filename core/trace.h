@@ -1,7 +1,7 @@
 // A trace: one steady training iteration, cyclic, as ops that read and write tensors.
 //
 // Tensors and ops are named by their index. Names are interned and accesses stored in one array, so that
-// ten million ops stay within a few hundred megabytes. The file format is in traces/file/trace_file.h.
+// ten million ops stay within two gigabytes. The file format is in traces/file/trace_file.h.
 #pragma once
 
 #include <array>
@@ -89,26 +89,39 @@ inline constexpr std::size_t first_to_name<AttentionKernel> = 1;
 std::size_t shape_size(KernelKind kind);
 
 // Interned strings; ids are dense and in order of first appearance. Id 0 is the empty string. A name takes its text and
-// about twenty bytes: ten million ops may each have one of their own.
+// about twenty bytes, once settled four: ten million ops may each have one of their own.
 class NamePool {
  public:
-  NamePool() { intern(""); }
+  NamePool() {
+    add_begin();
+    intern("");
+  }
   NameId intern(std::string_view text);
   // Valid until the next call of intern.
   std::string_view operator[](NameId id) const {
-    return {texts_.data() + begins_[id], static_cast<std::size_t>(begins_[id + 1] - begins_[id])};
+    const std::uint64_t begin = begin_of(id);
+    return {texts_.data() + begin, static_cast<std::size_t>(begin_of(id + std::size_t{1}) - begin)};
   }
   std::size_t size() const { return begins_.size() - 1; }
   void reserve(std::size_t names);
+  // No more names are expected: gives up what finds them by their text, until the next call of intern makes it anew, in
+  // time linear in all texts.
+  void settle() { std::vector<std::uint64_t>().swap(slots_); }
 
  private:
   static constexpr std::size_t first_slot_count = 64;
-  // Open addressing: id in the low half, hash in the high half; an id of `none` is an empty slot.
-  void resize_slots(std::size_t count);
+  static constexpr std::size_t block_bits = 16;
 
-  std::string texts_;                     // one after the other
-  std::vector<std::uint64_t> begins_{0};  // in texts_; and the end of the last
-  std::vector<std::uint64_t> slots_ = std::vector<std::uint64_t>(first_slot_count, none);
+  std::uint64_t begin_of(std::size_t id) const { return blocks_[id >> block_bits] + begins_[id]; }
+  void add_begin();
+  // So many slots, or twice as many, and so on, until `names` fit.
+  void index(std::size_t slots, std::size_t names);
+
+  std::string texts_;                  // one after the other
+  std::vector<std::uint64_t> blocks_;  // where the texts of 2^block_bits names in a row begin in texts_
+  std::vector<std::uint32_t> begins_;  // in the texts of the block; and the end of the last
+  // Open addressing: id in the low half, hash in the high half; an id of `none` is an empty slot. Settled: empty.
+  std::vector<std::uint64_t> slots_;
 };
 
 // Texts are put together from names as from strings (the standard library does so from C++26 on).
@@ -120,10 +133,10 @@ inline std::string operator+(std::string_view left, std::string_view right) {
 
 struct Tensor {
   NameId name = 0;
-  Bytes bytes = 0;
   Role role = Role::activation;
   bool persistent = false;  // keeps its content from one iteration to the next
-  Bytes stored_bytes = 0;   // in tiers of other kinds than the GPU's, where it is kept in another format; 0: `bytes`
+  Bytes bytes = 0;
+  Bytes stored_bytes = 0;  // in tiers of other kinds than the GPU's, where it is kept in another format; 0: `bytes`
 
   // The fewer of the two.
   Bytes least_bytes() const { return stored_bytes == 0 || stored_bytes > bytes ? bytes : stored_bytes; }
@@ -192,7 +205,7 @@ struct Op {
   Nanoseconds gap_before_ns = 0;  // host time and launch gaps before the op starts
   std::uint64_t flops = 0;
   Bytes bytes = 0;                 // memory traffic of the kernel, 0: unknown
-  std::uint64_t first_access = 0;  // into Trace::accesses: reads, then writes
+  std::uint32_t first_access = 0;  // into Trace::accesses: reads, then writes
   std::uint32_t read_count = 0;
   std::uint32_t write_count = 0;
   KernelId kernel = 0;       // into Trace::kernels

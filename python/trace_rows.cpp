@@ -52,7 +52,7 @@ DetailRow row_of(const OpDetail& detail) { return {detail.cpu_duration_ns, detai
 Tensor tensor_of(const TensorRow& row, const NamePool& names, std::size_t index) {
   check_below(row.name, names.size(), "name", index);
   check_below(row.role, role_count, "role", index);
-  return {row.name, row.bytes, static_cast<Role>(row.role), row.persistent, row.stored_bytes};
+  return {row.name, static_cast<Role>(row.role), row.persistent, row.bytes, row.stored_bytes};
 }
 
 Op op_of(const OpRow& row, const Trace& trace, std::size_t index) {

@@ -60,7 +60,7 @@ struct ActiveOp {
   OpTiming times;
   OpDemand demand;
   std::span<const Use> uses;
-  std::vector<Use> own_uses;  // what `uses` points to, but for ops of an owned program
+  std::vector<Use> own_uses;  // what `uses` points to
   Tag tag = 0;                // of a task
   bool external = false;      // a live program runs it
   bool started = false;       // then nothing is missing, but for overlapped arrivals and an allocation inside it

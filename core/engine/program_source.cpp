@@ -33,11 +33,13 @@ OwnedProgram::OwnedProgram(const Program& program, const MachineSpec& spec,
                            const std::array<bool, role_count>& governed, const Layout& layout, bool overlaps)
     : ProgramSource(&program),
       schedule_(program.trace),
+      lister_(program.trace),
       forgets_overwritten_(layout.forgets_overwritten),
       overlaps_(overlaps) {
   const Trace& trace = program.trace;
   const TierId cpu = spec.tier_of(Device::cpu);
-  const auto on_gpu = static_cast<std::size_t>(std::ranges::count(trace.ops, Device::gpu, &Op::device));
+  const auto is_on_gpu = [](const Op& op) { return op.device == Device::gpu; };
+  const auto on_gpu = static_cast<std::size_t>(std::ranges::count_if(trace.ops, is_on_gpu));
   sequences_[0].ops.reserve(on_gpu);
   sequences_[1].ops.reserve(trace.ops.size() - on_gpu);
   for (OpIndex i = 0; i < trace.ops.size(); ++i) {
@@ -54,8 +56,11 @@ OwnedProgram::OwnedProgram(const Program& program, const MachineSpec& spec,
   }
   if (sequences_[0].ops.empty()) throw Error("the trace has no op on the GPU");
   uses_total_.assign(trace.tensors.size(), 0);
-  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
-    for (const Use& use : schedule_.uses(op)) ++uses_total_[use.tensor];
+  std::vector<Use> uses;
+  for (const Op& op : trace.ops) {
+    uses.clear();
+    lister_.append(op, uses);
+    for (const Use& use : uses) ++uses_total_[use.tensor];
   }
   uses_left_ = uses_total_;
   note_what_the_gpu_reads(governed);
@@ -175,7 +180,8 @@ void OwnedProgram::issue(std::uint8_t lane, std::uint64_t, ActiveOp& op) {
   op.times.iteration = sequence.iteration;
   const Op& known = program_->trace.ops[op.times.op];
   op.times.meets = known.rendezvous != 0;
-  op.uses = schedule_.uses(op.times.op);
+  lister_.append(known, op.own_uses);
+  op.uses = op.own_uses;
   op.duration_ns = known.duration_ns;
   op.bytes = known.bytes;
   op.rendezvous = known.rendezvous;

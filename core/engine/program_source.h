@@ -128,7 +128,8 @@ class OwnedProgram final : public ProgramSource {
   StallCause cause_of(std::int64_t place, const Sequence& other) const;
   TensorId in_program(TensorId tensor) const override { return tensor; }
 
-  Schedule schedule_;
+  Schedule schedule_;  // for policies, and for what few programs need: it is made only if it is asked
+  UseLister lister_;
   RunLimits limits_;
   std::array<Sequence, lane_count> sequences_;
   std::vector<std::uint32_t> uses_left_;   // by tensor, in this iteration: 1 .. uses_total_, which it starts from

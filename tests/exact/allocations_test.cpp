@@ -147,7 +147,7 @@ TEST_F(AllocationFiles, OfAKinetoRecordingWhatWasThereBeforeIsBornFirst) {
 Trace small_trace(Bytes activation) {
   Trace trace;
   const auto tensor = [&](const char* name, Bytes bytes, Role role, bool persistent) {
-    trace.tensors.push_back({trace.names.intern(name), bytes, role, persistent});
+    trace.add_tensor(name, bytes, role, persistent);
   };
   tensor("weight", 1000, Role::parameter, true);
   tensor("state", 2000, Role::optimizer_state, true);
@@ -158,7 +158,7 @@ Trace small_trace(Bytes activation) {
     Op added;
     added.phase = phase;
     added.duration_ns = 1;
-    added.first_access = trace.accesses.size();
+    added.first_access = static_cast<std::uint32_t>(trace.accesses.size());
     added.read_count = static_cast<std::uint32_t>(reads.size());
     added.write_count = static_cast<std::uint32_t>(writes.size());
     trace.accesses.insert(trace.accesses.end(), reads.begin(), reads.end());

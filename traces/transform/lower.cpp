@@ -203,6 +203,7 @@ Program lower(Trace trace, const Policy& policy, const MachineSpec& machine) {
   note_cpu_ops(time_cpu_ops(program.trace, machine), program.changes);
   order_groups(program.trace, policy, machine, program.changes);
   add_host_time(program.trace, policy, machine, program.changes);
+  program.trace.names.settle();
   return program;
 }
 

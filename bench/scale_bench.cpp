@@ -2,15 +2,14 @@
 // half the memory they need.
 //
 // accesses/s counts the tensors that ops read and write, over the set-up of the engine and two iterations, in processor
-// time. MiB is what the process grew by, trace and run together. The slopes are of the logarithms, against the size
-// before: 1 is linear.
+// time; make_s is the processor time that making the trace took before. MiB is what the process grew by at its peak,
+// trace and run together. The slopes are of the logarithms, against the size before: 1 is linear.
 #include <benchmark/benchmark.h>
 #include <malloc.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <cstdio>
 #include <ctime>
+#include <fstream>
 #include <map>
 #include <string>
 
@@ -24,14 +23,19 @@ namespace {
 
 using Settings = std::map<std::string, std::string>;
 
-double resident_bytes() {
-  long pages = 0, resident = 0;
-  if (std::FILE* file = std::fopen("/proc/self/statm", "r")) {
-    if (std::fscanf(file, "%ld %ld", &pages, &resident) != 2) resident = 0;
-    std::fclose(file);
+// Of the process: now ("VmRSS:"), or at its peak ("VmHWM:").
+double resident_bytes(const std::string& which) {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    double kibibytes = 0;
+    if (word == which && file >> kibibytes) return kibibytes * 1024;
   }
-  return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  return 0;
 }
+
+void forget_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+double seconds_since(std::clock_t begin) { return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC; }
 
 struct Size {
   double ops = 0, seconds = 0, bytes = 0;
@@ -40,8 +44,11 @@ std::map<std::string, Size> measured_before;  // by policy
 
 void simulated(benchmark::State& state, const std::string& policy, const Settings& settings) {
   malloc_trim(0);
-  const double bytes_before = resident_bytes();
+  forget_peak();
+  const double bytes_before = resident_bytes("VmRSS:");
+  const std::clock_t made_from = std::clock();
   SyntheticTrace made = synthetic_trace(static_cast<std::uint32_t>(state.range(0)));
+  state.counters["make_s"] = seconds_since(made_from);
   const MachineSpec machine = synthetic_machine(made);
   const Program program = lower(std::move(made.trace), *make_policy(policy, settings).policy, machine);
   double accesses = 0, completions = 0;
@@ -50,11 +57,11 @@ void simulated(benchmark::State& state, const std::string& policy, const Setting
     const std::clock_t begin = std::clock();
     const MadePolicy fresh = make_policy(policy, settings);
     const RunResult result = simulate(program, machine, *fresh.policy, {.max_iterations = 2, .until_steady = false});
-    size.seconds += static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+    size.seconds += seconds_since(begin);
     if (!result.fits) state.SkipWithError(result.misfit.c_str());
     accesses += static_cast<double>(program.trace.accesses.size()) * static_cast<double>(result.iterations);
     completions += static_cast<double>(result.simulated_events);
-    size.bytes = resident_bytes() - bytes_before;
+    size.bytes = resident_bytes("VmHWM:") - bytes_before;
   }
   size.seconds /= static_cast<double>(state.iterations());
   state.counters["accesses/s"] = benchmark::Counter(accesses, benchmark::Counter::kIsRate);

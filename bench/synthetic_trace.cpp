@@ -1,6 +1,7 @@
 #include "bench/synthetic_trace.h"
 
 #include <array>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,19 +12,23 @@ namespace tencache {
 namespace {
 
 constexpr std::size_t parts = 8;  // of a layer: a parameter, an activation, two ops back and an update each
-constexpr std::uint32_t ops_per_layer = 4 * parts;
+static_assert(parts <= 10);       // numbered by one digit
+constexpr std::uint32_t ops_per_layer = 4 * parts, tensors_per_layer = 6 * parts;
 constexpr Bytes parameter_bytes = 32 * MiB, activation_bytes = 16 * MiB;
 
 struct Layer {
+  NameId module = 0;
   std::array<TensorId, parts> parameter{}, activation{}, gradient{}, momentum{}, variance{}, activation_gradient{};
 };
 
 class Builder {
  public:
   explicit Builder(std::uint32_t layers) : layers_(layers) {
-    trace_.tensors.reserve(layers * parts * 6 + 1);
-    trace_.ops.reserve(layers * ops_per_layer);
-    trace_.accesses.reserve(layers * parts * 15);
+    const std::size_t count = layers;
+    trace_.names.reserve(count * (tensors_per_layer + ops_per_layer + 1) + 2);  // the input, and the empty name
+    trace_.tensors.reserve(count * tensors_per_layer + 1);
+    trace_.ops.reserve(count * ops_per_layer);
+    trace_.accesses.reserve(count * parts * 16);
   }
 
   Trace build() {
@@ -34,27 +39,26 @@ class Builder {
       return i > 0 ? layers_[l].activation[i - 1] : l > 0 ? layers_[l - 1].activation[parts - 1] : input;
     };
     for (std::size_t l = 0; l < layers_.size(); ++l) {
-      const Layer& layer = layers_[l];
+      const Layer& layer = enter(l);
       for (std::size_t i = 0; i < parts; ++i) {
-        add(l, "forward", i, Phase::forward, {before(l, i), layer.parameter[i]}, {layer.activation[i]});
+        add("forward", i, Phase::forward, {before(l, i), layer.parameter[i]}, {layer.activation[i]});
       }
     }
     for (std::size_t l = layers_.size(); l-- > 0;) {
-      const Layer& layer = layers_[l];
+      const Layer& layer = enter(l);
       for (std::size_t i = parts; i-- > 0;) {
         const bool last = i + 1 == parts && l + 1 == layers_.size();
         const TensorId incoming = last             ? layer.activation[i]
                                   : i + 1 == parts ? layers_[l + 1].activation_gradient[0]
                                                    : layer.activation_gradient[i + 1];
-        add(l, "backward_input", i, Phase::backward, {incoming, layer.parameter[i]}, {layer.activation_gradient[i]});
-        add(l, "backward_weight", i, Phase::backward, {incoming, before(l, i)}, {layer.gradient[i]});
+        add("backward_input", i, Phase::backward, {incoming, layer.parameter[i]}, {layer.activation_gradient[i]});
+        add("backward_weight", i, Phase::backward, {incoming, before(l, i)}, {layer.gradient[i]});
       }
     }
     for (std::size_t l = 0; l < layers_.size(); ++l) {
-      const Layer& layer = layers_[l];
+      const Layer& layer = enter(l);
       for (std::size_t i = 0; i < parts; ++i) {
-        add(l, "adamw", i, Phase::optimizer,
-            {layer.parameter[i], layer.gradient[i], layer.momentum[i], layer.variance[i]},
+        add("adamw", i, Phase::optimizer, {layer.parameter[i], layer.gradient[i], layer.momentum[i], layer.variance[i]},
             {layer.parameter[i], layer.momentum[i], layer.variance[i]});
       }
     }
@@ -62,13 +66,20 @@ class Builder {
   }
 
  private:
+  // Texts are put together in place: this is timed.
+  Layer& enter(std::size_t l) {
+    layer_name_.assign("model.layers.").append(std::to_string(l));
+    layer_ = &layers_[l];
+    return *layer_;
+  }
+
   void add_tensors(std::size_t l) {
-    Layer& layer = layers_[l];
-    const std::string prefix = "model.layers." + std::to_string(l) + ".part";
+    Layer& layer = enter(l);
+    layer.module = trace_.names.intern(layer_name_);
     for (std::size_t i = 0; i < parts; ++i) {
-      const std::string name = prefix + std::to_string(i);
       const auto tensor = [&](const char* what, Bytes bytes, Role role, bool persistent) {
-        return trace_.add_tensor(name + what, bytes, role, persistent);
+        name_.assign(layer_name_).append(".part").append(1, digit(i)).append(what);
+        return trace_.add_tensor(name_, bytes, role, persistent);
       };
       layer.parameter[i] = tensor(".weight", parameter_bytes, Role::parameter, true);
       layer.momentum[i] = tensor(".exp_avg", parameter_bytes, Role::optimizer_state, true);
@@ -79,20 +90,24 @@ class Builder {
     }
   }
 
-  void add(std::size_t l, const char* what, std::size_t i, Phase phase, std::vector<TensorId> reads,
-           std::vector<TensorId> writes) {
+  void add(const char* what, std::size_t i, Phase phase, std::initializer_list<TensorId> reads,
+           std::initializer_list<TensorId> writes) {
     Op op;
-    op.module = trace_.names.intern("model.layers." + std::to_string(l));
-    op.name = trace_.names.intern("model.layers." + std::to_string(l) + "." + what + "." + std::to_string(i));
+    op.module = layer_->module;
+    op.name = trace_.names.intern(name_.assign(layer_name_).append(".").append(what).append(".").append(1, digit(i)));
     op.phase = phase;
     op.duration_ns = 1'000'000;
     op.flops = 10'000'000'000;
     op.bytes = 2 * parameter_bytes;
     op.duration_source = DurationSource::modelled;
-    trace_.add_op(op, reads, writes);
+    trace_.add_op(op, {reads.begin(), reads.end()}, {writes.begin(), writes.end()});
   }
 
+  static char digit(std::size_t i) { return static_cast<char>('0' + i); }
+
   std::vector<Layer> layers_;
+  Layer* layer_ = nullptr;  // what is added belongs to it
+  std::string layer_name_, name_;
   Trace trace_;
 };
 

@@ -202,12 +202,10 @@ class Foresight final : public Policy {
   }
   // Under the plan, as it was rehearsed.
   bool only_computes(const ForesightPlanner& planner) const {
-    constexpr Nanoseconds waits_little = 400;
     std::vector<Device> devices;
     for (const Op& op : planner.trace().ops) devices.push_back(op.device);
     place_share(planner.trace(), *plan_.cpu_share, devices);
-    const Nanoseconds computes_ns = gpu_time(planner.trace(), devices);
-    return planner.iteration_ns() != 0 && planner.iteration_ns() <= computes_ns + computes_ns / waits_little;
+    return planner.iteration_ns() != 0 && hardly_waits(planner.iteration_ns(), gpu_time(planner.trace(), devices));
   }
   // Step 8.
   void plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse);
@@ -228,6 +226,7 @@ class Foresight final : public Policy {
 void Foresight::plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) {
   const Bytes chunk = chunk_bytes(machine);
   const bool wide = search_ == "wide";
+  // Sizes were chosen by trial, on the grid of bench/policy_grid.py. A rehearsal of more ops than that takes seconds.
   constexpr std::size_t most_ops = 20'000;
   // Where little decides what fits, a trace is not as coarse, and what is on its way there leaves less room than in the
   // run.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/units.h"
 #include "policies/foresight/spill_plan.h"
 
 namespace tencache {
@@ -17,6 +18,11 @@ struct ForesightPlan {
   ForesightKnobs knobs;
   std::vector<std::uint8_t> start = {};  // as Layout::start; empty: nothing is said
 };
+
+// It takes so little longer than the GPU computes that nothing is left to improve.
+inline bool hardly_waits(Nanoseconds iteration_ns, Nanoseconds compute_ns) {
+  return iteration_ns <= compute_ns + compute_ns / 400;
+}
 
 // All but where it starts.
 bool decides_the_same(const ForesightPlan& a, const ForesightPlan& b);

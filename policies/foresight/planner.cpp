@@ -11,10 +11,9 @@
 namespace tencache {
 namespace {
 
-constexpr Nanoseconds worth = 1000;       // of its thousandths an iteration has to become shorter by one
-constexpr Nanoseconds good_enough = 400;  // nearer than that part of it to the compute it need not be
-constexpr Nanoseconds near = 50;          // and nearer than that, all shares need not be looked through
-constexpr Nanoseconds clear_gain = 20;    // a larger part than that is not by chance
+constexpr Nanoseconds worth = 1000;     // of its thousandths an iteration has to become shorter by one
+constexpr Nanoseconds near = 50;        // nearer than that part of it to the compute, not all shares are looked through
+constexpr Nanoseconds clear_gain = 20;  // a larger part than that is not by chance
 constexpr ForesightTrials::Length of_first{4, 2}, of_change{2, 2}, of_last{6, 4}, of_doubt{6, 18};
 
 }  // namespace
@@ -24,7 +23,7 @@ ForesightPlanner::ForesightPlanner(const RehearseTrace& rehearse, ForesightTrial
                                    Nanoseconds compute_ns)
     : traces_(traces), trials_(rehearse, std::move(make), traces.front()), limits_(limits), compute_ns_(compute_ns) {}
 
-bool ForesightPlanner::never_waits() const { return least_ns_ <= compute_ns_ + compute_ns_ / good_enough; }
+bool ForesightPlanner::never_waits() const { return hardly_waits(least_ns_, compute_ns_); }
 
 // Nothing that could be changed makes it faster, or nothing may be tried any more.
 bool ForesightPlanner::settled() const { return least_ns_ == 0 || never_waits() || trials_.events() >= allowed_; }

@@ -32,6 +32,7 @@ class Schedule {
   // The trace, of less than 2^32 accesses, must outlive this object, and stay as it is. What is asked first takes
   // time linear in its accesses.
   explicit Schedule(const Trace& trace);
+  explicit Schedule(Trace&&) = delete;
 
   // The op's tensors, each once, in order of first mention (reads, then writes).
   std::span<const Use> uses(OpIndex op) const {

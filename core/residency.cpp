@@ -31,8 +31,6 @@ Residency::Residency(const MachineSpec& machine, const std::vector<AllocatorSpec
     granularity_[tier] = allocators[tier].kind == AllocatorKind::caching ? 1 : machine.tiers[tier].granularity;
   }
   if (!whole()) first_chunks_.push_back(0);
-  coldest_.fill(none);
-  warmest_.fill(none);
 }
 
 std::uint32_t Residency::chunks_for(Bytes bytes) const {
@@ -137,6 +135,21 @@ void Residency::commit(ChunkId chunk, TierId tier) {
   c.state = CopyState::valid;
   link(chunk, tier, given_up_first(chunk, tier));
   if (tier == 0) rank_copies_below(chunk, true);  // they can now be given up
+  add_evictable(chunk);
+}
+
+// A copy more, and the others are shared.
+void Residency::add_evictable(ChunkId chunk) {
+  for (TierId tier = 0; tier < tier_count_; ++tier) {
+    if (valid(chunk, tier)) add_evictable(chunk, tier);
+  }
+}
+
+void Residency::set_unwritten(ChunkId chunk, TierId tier, bool unwritten) {
+  Copy& c = mutable_copy(chunk, tier);
+  if (c.unwritten == unwritten) return;
+  c.unwritten = unwritten;
+  if (!unwritten) add_evictable(chunk);
 }
 
 void Residency::release(ChunkId chunk, TierId tier) {
@@ -174,13 +187,14 @@ void Residency::set_evicting(ChunkId chunk, TierId tier, bool evicting) {
     leaving_[tier] += footprint(chunk, tier);
   } else {
     leaving_[tier] -= footprint(chunk, tier);
+    if (c.valid()) add_evictable(chunk, tier);
   }
 }
 
 void Residency::unlink(ChunkId chunk, TierId tier) {
   Copy& c = mutable_copy(chunk, tier);
-  (c.colder == none ? coldest_[tier] : mutable_copy(c.colder, tier).warmer) = c.warmer;
-  (c.warmer == none ? warmest_[tier] : mutable_copy(c.warmer, tier).colder) = c.colder;
+  (c.colder == none ? orders_[tier].coldest : mutable_copy(c.colder, tier).warmer) = c.warmer;
+  (c.warmer == none ? orders_[tier].warmest : mutable_copy(c.warmer, tier).colder) = c.colder;
   c.colder = c.warmer = none;
 }
 
@@ -188,14 +202,14 @@ void Residency::link(ChunkId chunk, TierId tier, bool coldest) {
   Copy& c = mutable_copy(chunk, tier);
   if (coldest) {
     c.colder = none;
-    c.warmer = coldest_[tier];
-    (c.warmer == none ? warmest_[tier] : mutable_copy(c.warmer, tier).colder) = chunk;
-    coldest_[tier] = chunk;
+    c.warmer = orders_[tier].coldest;
+    (c.warmer == none ? orders_[tier].warmest : mutable_copy(c.warmer, tier).colder) = chunk;
+    orders_[tier].coldest = chunk;
   } else {
     c.warmer = none;
-    c.colder = warmest_[tier];
-    (c.colder == none ? coldest_[tier] : mutable_copy(c.colder, tier).warmer) = chunk;
-    warmest_[tier] = chunk;
+    c.colder = orders_[tier].warmest;
+    (c.colder == none ? orders_[tier].coldest : mutable_copy(c.colder, tier).warmer) = chunk;
+    orders_[tier].warmest = chunk;
   }
 }
 

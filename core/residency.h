@@ -5,11 +5,14 @@
 // warmest; in the slower tiers, copies of chunks that the GPU holds too come first, because they can be given up.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/allocator.h"
@@ -39,6 +42,26 @@ struct Copy {
   bool valid() const { return state == CopyState::valid; }
   bool holds_value() const { return valid() && !unwritten; }
   bool evictable() const { return valid() && pins == 0 && !evicting; }  // may be chosen as a victim now
+};
+
+// What is known of a tier's evictable copies without looking at them, so that nobody searches thousands of chunks in
+// vain: no chunk is smaller than `least`, and none is valid in another tier, too, unless `shared`. At first: nothing.
+struct Evictable {
+  Bytes least = 0;
+  bool shared = true;
+
+  void add(const Evictable& other) {
+    least = std::min(least, other.least);
+    shared |= other.shared;
+  }
+};
+
+// The ends of the list of a tier's valid copies, and what is known of those that are evictable.
+struct TierOrder {
+  ChunkId coldest = none, warmest = none;
+  Evictable evictable;
+
+  Evictable take_evictable() { return std::exchange(evictable, {std::numeric_limits<Bytes>::max(), false}); }
 };
 
 // Numbers of chunks in a row, to be looped over.
@@ -139,8 +162,16 @@ class Residency {
     return true;
   }
   bool evictable(ChunkId chunk, TierId tier) const { return copy(chunk, tier).evictable(); }
+  // A search through a tier takes what is known, and adds again what it passed over or did not come to. What becomes
+  // evictable meanwhile, or after it, is added by itself.
+  Evictable take_evictable(TierId tier) { return orders_[tier].take_evictable(); }
+  void add_evictable(TierId tier, const Evictable& known) { orders_[tier].evictable.add(known); }
+  void add_evictable(ChunkId chunk, TierId tier) {
+    Evictable& known = orders_[tier].evictable;
+    known.add({bytes_of(chunk), known.shared || valid_elsewhere(chunk, tier)});
+  }
   // The order of a tier; `none` at the end.
-  ChunkId coldest(TierId tier) const { return coldest_[tier]; }
+  ChunkId coldest(TierId tier) const { return orders_[tier].coldest; }
   ChunkId warmer(ChunkId chunk, TierId tier) const { return copy(chunk, tier).warmer; }
 
   // Changes: the engine's alone.
@@ -152,11 +183,12 @@ class Residency {
     if (copy(chunk, tier).warmer != none) move(chunk, tier, false);
   }
   void set_evicting(ChunkId chunk, TierId tier, bool evicting);
-  void set_unwritten(ChunkId chunk, TierId tier, bool unwritten) { mutable_copy(chunk, tier).unwritten = unwritten; }
+  void set_unwritten(ChunkId chunk, TierId tier, bool unwritten);
   void pin(ChunkId chunk, TierId tier) { ++mutable_copy(chunk, tier).pins; }
   void unpin(ChunkId chunk, TierId tier) {
-    TENCACHE_CHECK(copy(chunk, tier).pins > 0);
-    --mutable_copy(chunk, tier).pins;
+    Copy& unpinned = mutable_copy(chunk, tier);
+    TENCACHE_CHECK(unpinned.pins > 0);
+    if (--unpinned.pins == 0 && unpinned.valid()) add_evictable(chunk, tier);
   }
   void add_writer(ChunkId chunk, TierId tier) { ++mutable_copy(chunk, tier).writers; }
   void remove_writer(ChunkId chunk, TierId tier) {
@@ -177,6 +209,7 @@ class Residency {
   };
   static_assert(sizeof(Entry) == 8);
 
+  void add_evictable(ChunkId chunk);                // in every tier
   bool whole() const { return chunk_bytes_ == 0; }  // each tensor is one chunk, of the same number
   std::uint32_t chunks_for(Bytes bytes) const;
   void make_room(std::size_t chunks);
@@ -207,7 +240,7 @@ class Residency {
   std::vector<Copy> copies_;                                   // [chunk][tier]; of reserved chunks, too
   std::array<std::vector<std::uint64_t>, max_tiers> offsets_;  // of chunks, in tiers with addresses
   std::map<std::uint32_t, std::vector<TensorId>> free_ids_;    // by chunk count
-  std::array<ChunkId, max_tiers> coldest_{}, warmest_{};
+  std::array<TierOrder, max_tiers> orders_;
   std::array<Bytes, max_tiers> leaving_{}, peak_{};
 };
 

@@ -14,6 +14,10 @@ namespace tencache {
 using Because = PolicySession::Because;
 
 Mover::Mover(const Parts& parts) : parts_(parts) {
+  if (const Program* program = parts_.program.program(); program != nullptr) {
+    const std::vector<Tensor>& tensors = program->trace.tensors;
+    stores_as_is_ = std::ranges::all_of(tensors, [](const Tensor& tensor) { return tensor.stored_bytes == 0; });
+  }
   last_room_cause_.fill(StallCause::memory);
   for (LinkId link = 0; link < parts_.spec.links.size(); ++link) causes_[link] = cause_of(parts_.spec, link);
   for (TierId from = 0; from < parts_.spec.tiers.size(); ++from) {
@@ -246,19 +250,32 @@ bool Mover::reserve_destination(ChunkId chunk, TierId tier) {
   return parts_.copies.take(chunk, tier, MappedFor::copy);
 }
 
+bool Mover::reclaimable(ChunkId chunk, TierId tier) const {
+  const Copy& copy = parts_.memory.copy(chunk, tier);
+  return copy.evictable() && copy.readers == 0 && can_drop(chunk, tier);
+}
+
 // Gives up copies that the GPU holds too; they are the coldest of their tier.
 void Mover::reclaim(TierId tier, Bytes bytes) {
   if (tier == 0) return;
   for (ChunkId chunk = parts_.memory.coldest(tier); chunk != none && parts_.memory.free(tier) < bytes;) {
     const ChunkId next = parts_.memory.warmer(chunk, tier);
     if (!parts_.memory.valid(chunk, 0)) return;
-    const Copy& copy = parts_.memory.copy(chunk, tier);
-    if (parts_.memory.evictable(chunk, tier) && copy.readers == 0 && can_drop(chunk, tier)) {
+    if (reclaimable(chunk, tier)) {
       parts_.session.decide(Decision::Kind::drop, chunk, tier, no_tier);
       parts_.copies.drop(chunk, tier);
     }
     chunk = next;
   }
+}
+
+bool Mover::reclaims(TierId tier) const {
+  ChunkId chunk = parts_.memory.coldest(tier);
+  while (chunk != none && parts_.memory.valid(chunk, 0)) {
+    if (reclaimable(chunk, tier)) return true;
+    chunk = parts_.memory.warmer(chunk, tier);
+  }
+  return false;
 }
 
 // If there were room: there is no copy of it on the way, nor in a tier below, and all of these take what has room.
@@ -271,6 +288,18 @@ bool Mover::could_go_anywhere(ChunkId chunk, TierId tier) const {
     if (parts_.layout.allocators[below].kind != AllocatorKind::exact) return false;
   }
   return true;
+}
+
+// No larger chunk finds room in the tiers below, even if these give up what they can.
+Bytes Mover::most_below(TierId tier) const {
+  Bytes most = 0;
+  for (TierId below = static_cast<TierId>(tier + 1); below < parts_.memory.tier_count(); ++below) {
+    if (routes_[tier][below].hops == 0) continue;
+    if (reclaims(below) || !stores_as_is_ || parts_.layout.allocators[below].kind != AllocatorKind::exact)
+      return std::numeric_limits<Bytes>::max();
+    most = std::max(most, parts_.memory.free(below));
+  }
+  return most;
 }
 
 bool Mover::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, Priority priority) {
@@ -294,14 +323,14 @@ bool Mover::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming,
   std::vector<ChunkId> victims = std::exchange(victims_, {});
   victims.clear();
   parts_.session.ask_for_room({tier, lacking(), prefetch, incoming}, victims);
-  // While the tiers below are full, thousands of chunks may be asked in vain: none that is as large as one before.
-  Bytes too_large = std::numeric_limits<Bytes>::max();
+  // While the tiers below are full, thousands of chunks may be asked in vain.
+  Bytes most = most_below(tier);
   const auto leaves = [&](ChunkId chunk) {
     const Bytes bytes = parts_.memory.bytes_of(chunk);
-    if (bytes >= too_large && !can_drop(chunk, tier)) return false;
+    if (bytes > most && !can_drop(chunk, tier)) return false;
     Refusal refusal = Refusal::none;
     if (evict(chunk, tier, no_tier, priority, refusal)) return true;
-    if (refusal == Refusal::no_room && could_go_anywhere(chunk, tier)) too_large = std::min(too_large, bytes);
+    if (refusal == Refusal::no_room && could_go_anywhere(chunk, tier)) most = std::min(most, bytes - 1);
     return false;
   };
   for (const ChunkId chunk : victims) {
@@ -311,11 +340,23 @@ bool Mover::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming,
   if (prefetch || !parts_.layout.fallback_eviction || lacking() == 0) return true;
   why.reason = Reason::coldest;
   const Because as_fallback(parts_.session, why);
-  for (ChunkId chunk = parts_.memory.coldest(tier); chunk != none && lacking() > 0;) {
+  const Evictable known = parts_.memory.take_evictable(tier);
+  const auto none_can_leave = [&] {  // victims that keep their room become useless without the memory's knowing
+    return most < known.least && !known.shared && parts_.layout.free_dead != FreeDead::when_victim;
+  };
+  ChunkId chunk = parts_.memory.coldest(tier);
+  while (chunk != none && lacking() > 0 && !none_can_leave()) {
     const ChunkId next = parts_.memory.warmer(chunk, tier);
-    if (parts_.memory.evictable(chunk, tier) && leaves(chunk)) ++parts_.ledger.counters().fallback_evictions;
+    if (parts_.memory.evictable(chunk, tier)) {
+      if (leaves(chunk)) {
+        ++parts_.ledger.counters().fallback_evictions;
+      } else {
+        parts_.memory.add_evictable(chunk, tier);
+      }
+    }
     chunk = next;
   }
+  if (chunk != none) parts_.memory.add_evictable(tier, known);
   return true;
 }
 

@@ -87,8 +87,11 @@ class Mover final : public ActionTaker {
   Refusal take(const Action& action, ChunkId chunk);
   void hold(const Action& action);
   bool reserve_destination(ChunkId chunk, TierId tier);
+  bool reclaimable(ChunkId chunk, TierId tier) const;
   void reclaim(TierId tier, Bytes bytes);
+  bool reclaims(TierId tier) const;  // at least one copy
   bool could_go_anywhere(ChunkId chunk, TierId tier) const;
+  Bytes most_below(TierId tier) const;
 
   void stop_transfers_from(ChunkId chunk, TierId tier);
   void discard_transfers_of(ChunkId chunk, TierId tier);
@@ -110,6 +113,7 @@ class Mover final : public ActionTaker {
   void fail(TransferId id, bool cancelled);
 
   const Parts parts_;
+  bool stores_as_is_ = true;  // no tensor has another format in the tiers below the GPU's
   std::array<std::array<Route, max_tiers>, max_tiers> routes_{};
   std::array<StallCause, max_links> causes_{};                   // by link: cause_of
   std::map<ChunkId, int> failures_;                              // of copies, in a row; < failures_tolerated

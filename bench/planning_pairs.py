@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How long planning takes, in pairs with an earlier program: the same commands, one after the other, several times.
 
-Processor time of whole commands; what planning alone takes is that of `replay` less that of the same run without a plan
-(`plan_events` 0). Medians of the ratios, and the least and the greatest."""
+Processor time of whole commands; what planning alone takes is that of `replay` less that of a run of as many iterations
+without a plan (`plan_events` 0): a run whose state recurs later would count as planning. Medians of the ratios, and the least and the greatest."""
 import argparse
 import os
 import resource
@@ -39,8 +39,10 @@ def main():
         subprocess.run([sys.executable, os.path.join(here, "generation_trace.py"), "-o", generation, "--machine", machine],
                        check=True, capture_output=True)
         replay = lambda trace, machine, *more: ["replay", trace, "-m", machine, "-p", "foresight", *more]
-        unplanned = ("--set", "plan_events=0")
-        cases = [("Llama-3-8B on g5.xlarge, planning", replay(llama, "g5.xlarge"), replay(llama, "g5.xlarge", *unplanned)),
+        two = ("--iterations", "2")
+        unplanned = (*two, "--set", "plan_events=0")
+        cases = [("Llama-3-8B on g5.xlarge, planning", replay(llama, "g5.xlarge", *two),
+                  replay(llama, "g5.xlarge", *unplanned)),
                  ("Llama-3-8B on g5.xlarge, whole command", replay(llama, "g5.xlarge"), None)]
         if arguments.fit:
             cases.append(("Llama-3-8B on g5.xlarge, fit", ["fit", llama, "-m", "g5.xlarge", "-p", "foresight"], None))
@@ -56,8 +58,9 @@ def main():
                 line += (f", before {statistics.median(row[1] for row in times):.3f} s: {statistics.median(ratios):.1f} "
                          f"times as fast [{ratios[0]:.1f}, {ratios[-1]:.1f}]")
             print(line, flush=True)
-        for name, words, less in [("10^5 ops, planning", replay(many, "g5.xlarge"), replay(many, "g5.xlarge", *unplanned)),
-                                  ("generation of 23,000 ops, planning", replay(generation, machine),
+        for name, words, less in [("10^5 ops, planning", replay(many, "g5.xlarge", *two),
+                                   replay(many, "g5.xlarge", *unplanned)),
+                                  ("generation of 23,000 ops, planning", replay(generation, machine, *two),
                                    replay(generation, machine, *unplanned))]:
             taken = [cpu_seconds([arguments.tencache, *words]) - cpu_seconds([arguments.tencache, *less])
                      for _ in range(min(3, arguments.pairs))]

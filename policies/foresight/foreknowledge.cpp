@@ -230,7 +230,7 @@ void Foreknowledge::ask(Verb verb, ChunkId chunk, TierId from, TierId to, const 
 }
 
 void Foreknowledge::forget_lost(TierId from, TierId to, const View& view) {
-  if (view.transfers_on(view.machine.link_between(from, to)) == 0) flights.stopped(from, to);
+  if (view.transfers_on(ways.link(from, to)) == 0) flights.stopped(from, to);
 }
 
 }  // namespace tencache

@@ -71,7 +71,7 @@ void HostCache::read_ahead(Store& store, Foreknowledge& known, const View& view,
   const OpPlaces& places = known.places;
   const Flights& flights = known.flights;
   const TierId cpu = known.ways.cpu;
-  const LinkId link = view.machine.link_between(store.tier, cpu);
+  const LinkId link = known.ways.link(store.tier, cpu);
   UseCursor& cursor = store.read;
   if (cursor.op <= places.slower()) cursor = {places.slower() + 1, 0, 0};
   // What the GPU drops sends the cursor back: not to go all the way again.
@@ -100,7 +100,7 @@ void HostCache::read_ahead(Store& store, Foreknowledge& known, const View& view,
 void HostCache::sink(const Store& store, Foreknowledge& known, const View& view, Actions& actions) const {
   const TierId cpu = known.ways.cpu;
   known.forget_lost(cpu, store.tier, view);
-  const LinkId link = view.machine.link_between(cpu, store.tier);
+  const LinkId link = known.ways.link(cpu, store.tier);
   Shelf& shelf = known.shelves[cpu];
   const OpIndex now = known.places.index(known.places.slower());
   // Where both memories hold everything, it is copies of what the GPU has that fill this one: they go by themselves.

@@ -1,7 +1,5 @@
 #include "policies/foresight/shelf.h"
 
-#include <iterator>
-
 namespace tencache {
 
 void Shelf::reset(std::size_t op_count) {
@@ -9,7 +7,7 @@ void Shelf::reset(std::size_t op_count) {
   entries_.clear();
   for (std::size_t kind = 0; kind < kinds; ++kind) {
     heads_[kind].assign(op_count + 1, none);
-    ops_[kind].clear();
+    ops_[kind] = IndexSet(op_count);
     totals_[kind] = 0;
   }
   clean_at_ = CyclicSums(std::vector<std::int64_t>(op_count, 0));
@@ -52,19 +50,20 @@ std::uint32_t Shelf::farthest(Kind kind, std::uint32_t now) const {
 
 // From the op a round ahead, which is `now` itself, down to 0, then from the last down to the one after `now`.
 std::uint32_t Shelf::nearer(Kind kind, std::uint32_t op, std::uint32_t now) const {
-  const std::set<std::uint32_t>& ops = ops_[kind];
-  auto found = op == never() ? ops.upper_bound(now) : ops.lower_bound(op);
+  const IndexSet& ops = ops_[kind];
   const bool wrapped = op != never() && op > now;
-  if (found != ops.begin() && !wrapped) return *std::prev(found);
-  if (!wrapped) found = ops.end();
-  if (found == ops.begin()) return none;
-  return *std::prev(found) > now ? *std::prev(found) : none;
+  if (!wrapped) {
+    const auto found = ops.before(op == never() ? std::size_t{now} + 1 : op);
+    if (found) return static_cast<std::uint32_t>(*found);
+  }
+  const auto found = ops.before(wrapped ? op : op_count_);
+  return found && *found > now ? static_cast<std::uint32_t>(*found) : none;
 }
 
 std::uint32_t Shelf::nearest(Kind kind, std::uint32_t now) const {
-  const std::set<std::uint32_t>& ops = ops_[kind];
-  const auto found = ops.upper_bound(now);
-  return found != ops.end() ? *found : ops.empty() ? none : *ops.begin();
+  auto found = ops_[kind].at_or_after(std::size_t{now} + 1);
+  if (!found) found = ops_[kind].at_or_after(0);
+  return found ? static_cast<std::uint32_t>(*found) : none;
 }
 
 Bytes Shelf::clean_beyond(std::uint32_t now, std::uint32_t op, bool whole_round) const {

@@ -3,12 +3,12 @@
 
 #include <array>
 #include <cstdint>
-#include <set>
 #include <vector>
 
 #include "core/trace.h"
 #include "core/units.h"
 #include "policies/planning/cyclic_sums.h"
+#include "policies/planning/index_set.h"
 
 namespace tencache {
 
@@ -55,7 +55,7 @@ class Shelf {
   std::size_t op_count_ = 0;
   std::vector<Entry> entries_;
   std::array<std::vector<ChunkId>, kinds> heads_;
-  std::array<std::set<std::uint32_t>, kinds> ops_;  // that have chunks
+  std::array<IndexSet, kinds> ops_;  // that have chunks
   std::array<Bytes, kinds> totals_{};
   CyclicSums clean_at_{{}};  // clean and spare bytes, by op
 };

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "policies/planning/memory_profile.h"
+#include "policies/planning/range_peaks.h"
 
 namespace tencache {
 namespace {
@@ -55,10 +55,9 @@ std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity) {
     std::size_t use = 0;  // index over all
   };
   const Kernels kernels = kernels_of(seen);
-  MemoryProfile memory(kernels, capacity);
+  std::vector<std::int64_t> used_by;  // each kernel
   std::vector<std::size_t> first_use(1, 0);
   std::vector<std::uint8_t> out;
-  KernelIndex kernel = 0;
   for (OpIndex op = 0; op < seen.schedule.op_count(); ++op) {
     Bytes used = 0;
     for (const Use& use : seen.schedule.uses(op)) {
@@ -67,8 +66,7 @@ std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity) {
     }
     first_use.push_back(out.size());
     if (!sees(seen, op)) continue;
-    memory.add(kernel, kernel + 1, static_cast<std::int64_t>(used));
-    ++kernel;
+    used_by.push_back(static_cast<std::int64_t>(used));
   }
   const std::vector<bool> written = written_by(seen.trace);
   std::vector<Period> periods;
@@ -88,9 +86,11 @@ std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity) {
   std::sort(periods.begin(), periods.end(), [](const Period& a, const Period& b) {
     return a.length_ns != b.length_ns ? a.length_ns < b.length_ns : a.use > b.use;
   });
+  RangePeaks memory(used_by);
+  const std::int64_t limit = static_cast<std::int64_t>(capacity);
   for (const auto& [length_ns, period, use] : periods) {
     const std::int64_t bytes = static_cast<std::int64_t>(period.bytes);
-    if (memory.most(period.begin, period.end) + bytes > memory.limit()) {
+    if (memory.most(period.begin, period.end) + bytes > limit) {
       out[use] = 1;
     } else {
       memory.add(period.begin, period.end, bytes);

@@ -5,7 +5,10 @@
 
 namespace tencache {
 
-Ways::Ways(const MachineSpec& machine) : cpu(machine.tier_of(Device::cpu)) {
+Ways::Ways(const MachineSpec& machine) : cpu(machine.tier_of(Device::cpu)), tiers(machine.tiers.size()) {
+  for (TierId from = 0; from < tiers; ++from) {
+    for (TierId to = 0; to < tiers; ++to) links.push_back(machine.link_between(from, to));
+  }
   if (cpu != no_tier && machine.link_between(0, cpu) == no_link) cpu = no_tier;
   const auto joined = [&](TierId a, TierId b) {
     return a != no_tier && machine.link_between(a, b) != no_link && machine.link_between(b, a) != no_link;

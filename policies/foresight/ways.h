@@ -1,6 +1,7 @@
 // The tiers that foresight works with, and the ways between them.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "core/machine_spec.h"
@@ -22,10 +23,13 @@ struct Ways {
   // The first store that has the chunk, or no_tier; the fastest tier that the GPU can fetch it from, or no_tier.
   TierId store_of(ChunkId chunk, const Residency& memory) const;
   TierId source_of(ChunkId chunk, const Residency& memory) const;
+  LinkId link(TierId from, TierId to) const { return links[from * tiers + to]; }  // no_link if none
 
   TierId cpu = no_tier;         // no_tier also where the GPU has no link there
   std::vector<Store> stores;    // tiers of storage
   std::vector<TierId> sources;  // tiers that the GPU fetches from, the fastest first
+  std::size_t tiers = 0;        // of the machine
+  std::vector<LinkId> links;    // by pair of tiers
 };
 
 }  // namespace tencache

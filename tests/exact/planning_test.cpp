@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <set>
 
 #include "policies/moving_unit.h"
 #include "policies/planning/bandwidth_plan.h"
 #include "policies/planning/candidates.h"
 #include "policies/planning/cyclic_sums.h"
+#include "policies/planning/index_set.h"
 #include "policies/planning/kernels.h"
 #include "policies/planning/memory_profile.h"
+#include "policies/planning/range_peaks.h"
 #include "tests/small_cases.h"
 
 namespace tencache {
@@ -41,6 +44,45 @@ struct Small {
     add_op(trace, 40, {a}, {});
   }
 };
+
+// Bounds on both sides of a full word, and of a full word of words.
+TEST(PlanningTest, IndexSetFindsNeighbours) {
+  std::mt19937 draws(7);
+  for (const std::size_t bound : {0U, 1U, 63U, 64U, 65U, 300U, 4095U, 4096U, 70'000U}) {
+    IndexSet set(bound);
+    std::set<std::size_t> same;
+    for (int step = 0; step < 600; ++step) {
+      const std::size_t index = draws() % (bound + 1);
+      const auto after = same.lower_bound(index);
+      EXPECT_EQ(set.at_or_after(index), after == same.end() ? std::nullopt : std::optional(*after)) << bound;
+      EXPECT_EQ(set.before(index), after == same.begin() ? std::nullopt : std::optional(*std::prev(after))) << bound;
+      EXPECT_EQ(set.empty(), same.empty());
+      if (index == bound) continue;
+      const bool keep = draws() % 3 != 0;
+      keep ? set.insert(index) : set.erase(index);
+      keep ? void(same.insert(index)) : void(same.erase(index));
+    }
+  }
+}
+
+TEST(PlanningTest, RangePeaksGoRoundTheIteration) {
+  std::mt19937 draws(7);
+  for (const std::size_t count : {1U, 2U, 3U, 8U, 13U}) {
+    std::vector<std::int64_t> same;
+    for (std::size_t i = 0; i < count; ++i) same.push_back(static_cast<std::int64_t>(draws() % 100) - 50);
+    RangePeaks peaks(same);
+    for (int step = 0; step < 200; ++step) {
+      const auto from = static_cast<KernelIndex>(draws() % (2 * count));
+      const auto to = from + 1 + static_cast<KernelIndex>(draws() % count);
+      const std::int64_t change = static_cast<std::int64_t>(draws() % 21) - 10;
+      std::int64_t most = std::numeric_limits<std::int64_t>::min();
+      for (KernelIndex k = from; k < to; ++k) most = std::max(most, same[static_cast<std::size_t>(k) % count]);
+      EXPECT_EQ(peaks.most(from, to), most) << count;
+      peaks.add(from, to, change);
+      for (KernelIndex k = from; k < to; ++k) same[static_cast<std::size_t>(k) % count] += change;
+    }
+  }
+}
 
 TEST(PlanningTest, KernelsAreTheOpsOfTheGpu) {
   const Small small;

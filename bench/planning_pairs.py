@@ -2,7 +2,8 @@
 """How long planning takes, in pairs with an earlier program: the same commands, one after the other, several times.
 
 Processor time of whole commands; what planning alone takes is that of `replay` less that of a run of as many iterations
-without a plan (`plan_events` 0): a run whose state recurs later would count as planning. Medians of the ratios, and the least and the greatest."""
+without a plan (`plan_events` 0): a run whose state recurs later would count as planning. Medians of the ratios, and the
+least and the greatest."""
 import argparse
 import os
 import resource

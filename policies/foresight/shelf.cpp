@@ -8,6 +8,7 @@ void Shelf::reset(std::size_t op_count) {
   for (std::size_t kind = 0; kind < kinds; ++kind) {
     heads_[kind].assign(op_count + 1, none);
     ops_[kind] = IndexSet(op_count);
+    counts_[kind] = 0;
     totals_[kind] = 0;
   }
   clean_at_ = CyclicSums(std::vector<std::int64_t>(op_count, 0));
@@ -38,14 +39,11 @@ void Shelf::put(ChunkId chunk, Kind kind, std::uint32_t op, Bytes bytes) {
 
 void Shelf::add(const Entry& entry, std::int64_t sign) {
   const std::int64_t bytes = sign * static_cast<std::int64_t>(entry.bytes);
+  counts_[entry.kind] += static_cast<std::uint32_t>(sign);
   totals_[entry.kind] += static_cast<Bytes>(bytes);
   if ((entry.kind == clean || entry.kind == spare) && entry.op != never()) {
     clean_at_.set(entry.op, clean_at_.at(entry.op) + bytes);
   }
-}
-
-std::uint32_t Shelf::farthest(Kind kind, std::uint32_t now) const {
-  return heads_[kind][op_count_] != none ? never() : nearer(kind, never(), now);
 }
 
 // From the op a round ahead, which is `now` itself, down to 0, then from the last down to the one after `now`.
@@ -60,7 +58,7 @@ std::uint32_t Shelf::nearer(Kind kind, std::uint32_t op, std::uint32_t now) cons
   return found && *found > now ? static_cast<std::uint32_t>(*found) : none;
 }
 
-std::uint32_t Shelf::nearest(Kind kind, std::uint32_t now) const {
+std::uint32_t Shelf::some_nearest(Kind kind, std::uint32_t now) const {
   auto found = ops_[kind].at_or_after(std::size_t{now} + 1);
   if (!found) found = ops_[kind].at_or_after(0);
   return found ? static_cast<std::uint32_t>(*found) : none;

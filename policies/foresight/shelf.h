@@ -35,9 +35,14 @@ class Shelf {
   ChunkId first(Kind kind, std::uint32_t op) const { return heads_[kind][op]; }
   ChunkId next(ChunkId chunk) const { return entries_[chunk].next; }
   // The op needed farthest after `now`, going round, `never` first; the next nearer one than `op`. none: no more.
-  std::uint32_t farthest(Kind kind, std::uint32_t now) const;
+  std::uint32_t farthest(Kind kind, std::uint32_t now) const {
+    if (counts_[kind] == 0) return none;  // asked for at every event, and mostly so
+    return heads_[kind][op_count_] != none ? never() : nearer(kind, never(), now);
+  }
   std::uint32_t nearer(Kind kind, std::uint32_t op, std::uint32_t now) const;
-  std::uint32_t nearest(Kind kind, std::uint32_t now) const;  // after `now`; not `never`
+  std::uint32_t nearest(Kind kind, std::uint32_t now) const {  // after `now`; not `never`
+    return counts_[kind] == 0 ? none : some_nearest(kind, now);
+  }
   Bytes total(Kind kind) const { return totals_[kind]; }
   // Clean and spare bytes that no op in (now, op] needs; all of them if the two are the same op and it is the one a
   // round ahead.
@@ -51,11 +56,13 @@ class Shelf {
     Kind kind = off;
   };
   void add(const Entry& entry, std::int64_t sign);  // to the totals
+  std::uint32_t some_nearest(Kind kind, std::uint32_t now) const;
 
   std::size_t op_count_ = 0;
   std::vector<Entry> entries_;
   std::array<std::vector<ChunkId>, kinds> heads_;
-  std::array<IndexSet, kinds> ops_;  // that have chunks
+  std::array<IndexSet, kinds> ops_;            // that have chunks
+  std::array<std::uint32_t, kinds> counts_{};  // of chunks
   std::array<Bytes, kinds> totals_{};
   CyclicSums clean_at_{{}};  // clean and spare bytes, by op
 };

@@ -1,11 +1,50 @@
 #include "sim/rehearse.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "core/engine/engine.h"
 #include "sim/sim_machine.h"
 
 namespace tencache {
+namespace {
+
+// Whether all that is alive at once fits into the machine's memories, so that nothing has to be in storage.
+bool memories_hold_all(const Trace& trace, const MachineSpec& machine) {
+  std::vector<OpIndex> born(trace.tensors.size(), none), last_use(trace.tensors.size(), 0);
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    for (const std::span<const TensorId> used : {trace.reads(trace.ops[op]), trace.writes(trace.ops[op])}) {
+      for (const TensorId id : used) {
+        born[id] = std::min(born[id], op);
+        last_use[id] = op;
+      }
+    }
+  }
+  uint128 alive = 0, room = 0;  // sums of any sizes
+  std::vector<uint128> born_at(trace.ops.size(), 0), dead_after(trace.ops.size(), 0);
+  for (TensorId id = 0; id < trace.tensors.size(); ++id) {
+    const Tensor& tensor = trace.tensors[id];
+    if (tensor.persistent) {
+      alive += tensor.bytes;
+    } else if (born[id] != none) {
+      born_at[born[id]] += tensor.bytes;
+      dead_after[last_use[id]] += tensor.bytes;
+    }
+  }
+  for (const Tier& tier : machine.tiers) room += tier.kind == TierKind::nvme ? 0 : tier.capacity;
+  uint128 most = alive;
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    alive += born_at[op];
+    most = std::max(most, alive);
+    alive -= dead_after[op];
+  }
+  return most <= room;
+}
+
+}  // namespace
+
 Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& candidate,
                    const RehearsalLimits& limits) {
   SimMachine simulated(machine);
@@ -25,10 +64,15 @@ Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& c
     return taken_ns - taken_ns / 8 > limits.hopeless_ns ||
            (simulated.now() - settled_ns) / counted > limits.hopeless_ns;
   };
+  // The last iteration ends where the next would begin, as all others do: at the end of a run it would include updates
+  // on the CPU that the next one hides. Where storage takes part schedules settle late, and what is still to be done
+  // then stands for what they have put off.
+  const std::uint64_t next = memories_hold_all(program.trace, machine) ? 1 : 0;
+  const auto done = [&] { return engine.finished() || engine.iteration() >= limits.iterations; };
   try {
-    engine.start({.max_iterations = limits.iterations, .until_steady = true});
+    engine.start({.max_iterations = limits.iterations + next, .until_steady = true});
     Completion completion;
-    for (; !engine.finished() && events < limits.events && !hopeless();) {
+    for (; !done() && events < limits.events && !hopeless();) {
       if (simulated.wait(completion)) {
         engine.handle(completion);
         ++events;
@@ -41,7 +85,7 @@ Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& c
   }
   Rehearsal rehearsal;
   rehearsal.fits = fits;
-  rehearsal.complete = engine.finished();
+  rehearsal.complete = done();
   rehearsal.events = events;
   const RunResult result = engine.result();
   rehearsal.recurs = rehearsal.complete && result.steady;

@@ -67,6 +67,29 @@ TEST(Rehearse, ALongIterationEndsIt) {
   EXPECT_TRUE(rehearse(program, small_machine(150), *candidate, {.iterations = 2, .hopeless_ns = 230}).complete);
 }
 
+// An update on the CPU, which the next iteration hides, is no part of the last one either; but for where something has
+// to be in storage.
+TEST(Rehearse, TheLastIterationEndsWhereTheNextWouldBegin) {
+  Trace trace;
+  const TensorId gradient = trace.add_tensor("gradient", 10, Role::gradient, false),
+                 state = trace.add_tensor("state", 10, Role::optimizer_state, true);
+  trace.add_tensor("unused", 100, Role::parameter, true);
+  add_op(trace, 90, {}, {});
+  add_op(trace, 10, {}, {gradient});
+  add_op(trace, 60, {gradient, state}, {state}, Device::cpu);
+  const Program program{std::move(trace), {}};
+  MachineSpec machine = small_machine(150);
+  machine.tiers.push_back({"nvme", TierKind::nvme, 1'000'000, 1, {}});
+  const auto iteration_ns = [&](Bytes cpu_bytes) {
+    machine.tiers[1].capacity = cpu_bytes;
+    const auto candidate = make_policy("on-demand").policy;
+    return rehearse(program, machine, *candidate, {.iterations = 1}).iteration_ns;
+  };
+  EXPECT_EQ(iteration_ns(1'000), 100);
+  machine.tiers[0].capacity = 50;
+  EXPECT_EQ(iteration_ns(69), 170) << "120 bytes are alive, and 119 have room";
+}
+
 TEST(Rehearse, OutOfMemoryIsAnAnswer) {
   Trace trace;
   const TensorId a = trace.add_tensor("a", 100, Role::parameter, true),

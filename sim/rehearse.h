@@ -5,7 +5,8 @@
 
 namespace tencache {
 
-// Runs the program on a simulated machine of one rank until the state recurs or a limit ends it. Nothing is kept between
+// Runs the program on a simulated machine of one rank until the state recurs or a limit ends it. Its last iteration ends
+// where the next would begin; if something has to be in storage, when all of its ops are done. Nothing is kept between
 // calls.
 Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& candidate,
                    const RehearsalLimits& limits);

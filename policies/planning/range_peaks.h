@@ -9,8 +9,8 @@
 
 namespace tencache {
 
-// A value for each kernel, of which ranges are raised and asked for their greatest: O(log K). What MemoryProfile tells
-// of time above a limit costs ten times as much.
+// A value for each kernel, of which ranges are raised and asked for their greatest: O(log K). MemoryProfile can tell of
+// time above a limit, too, which costs several times as much.
 class RangePeaks {
  public:
   explicit RangePeaks(const std::vector<std::int64_t>& values);

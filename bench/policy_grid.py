@@ -180,23 +180,23 @@ def far_from_bound(rows):
     far = [row for row in rows if is_far(row)]
     searched = [row for row in far if row.get("found")]
     loose = [row for row in searched if row["found"] >= NEAR * row["ours"]]
-    text = ["", f"## Below {FAR} of the bound", f"{len(far)} pairs."]
+    text = ["", f"## Below {FAR} of the bound", f"{len(far)} pairs. Times are seconds an iteration, waits per cent of it."]
     if searched:
-        text[-1] += (f" A search with a hundred times the budget was made for {len(searched)} of them.\nIn {len(loose)} it "
-                     f"finds nothing that is more than {1 - NEAR:.0%} faster, in {len(searched) - len(loose)} it does.")
+        text[-1] += (f"\nA search with a hundred times the budget was made for {len(searched)} of them.\nIn {len(loose)} it "
+                     f"finds nothing that is more than {100 * (1 - NEAR):.0f} % faster, in {len(searched) - len(loose)} it does.")
     for name, heading in CLASSES.items():
         of = sorted((row for row in far if why(row) == name), key=lambda row: row["bound"] / row["ours"])
         if not of:
             continue
         columns = ["trace", "machine", "GPU memory ÷ peak", "bound", *(["best found"] if searched else []), "foresight",
-                   "efficiency", "binding term", "waits, of the time"]
+                   "efficiency", "binding term", "waits"]
         text += ["", f"### {heading} ({len(of)} pairs)", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
         for row in of:
             waits = {cause: seconds / row["ours"] for cause, seconds in row["stalls"].items()}
-            found = [f"{row['found']:.4g} s" if row.get("found") else "–"] if searched else []
-            cells = [row["trace"], row["machine"], f"{row['fraction']}", f"{row['bound']:.4g} s", *found,
-                     f"{row['ours']:.4g} s", f"{row['bound'] / row['ours']:.3f}", row["term"],
-                     ", ".join(f"{cause} {part:.0%}" for cause, part in waits.items() if part >= 0.05)]
+            found = [f"{row['found']:.4g}" if row.get("found") else "–"] if searched else []
+            cells = [row["trace"], row["machine"], f"{row['fraction']}", f"{row['bound']:.4g}", *found,
+                     f"{row['ours']:.4g}", f"{row['bound'] / row['ours']:.3f}", row["term"],
+                     ", ".join(f"{cause} {100 * part:.0f}" for cause, part in waits.items() if part >= 0.05)]
             text.append(f"| {' | '.join(cells)} |")
     return text
 

@@ -29,13 +29,10 @@ void RangePeaks::each_part(KernelIndex from, KernelIndex to, Visit visit) const 
 // From both ends upwards: what lies between them at each level is whole. What was added to nodes above is added on the
 // way.
 std::int64_t RangePeaks::most(KernelIndex from, KernelIndex to) const {
-  constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min();
-  std::int64_t most = least;
+  std::int64_t most = std::numeric_limits<std::int64_t>::min();
   each_part(from, to, [&](std::size_t begin, std::size_t end) {
-    std::int64_t left = least, right = least;
     std::size_t l = begin + leaf_count_, r = end - 1 + leaf_count_;  // both within
-    left = nodes_[l].most;
-    right = nodes_[r].most;
+    std::int64_t left = nodes_[l].most, right = nodes_[r].most;
     for (; l / 2 != r / 2; l /= 2, r /= 2) {
       if (l % 2 == 0) left = std::max(left, nodes_[l + 1].most);
       if (r % 2 == 1) right = std::max(right, nodes_[r - 1].most);

@@ -29,8 +29,9 @@ class RangePeaks {
   void each_part(KernelIndex from, KernelIndex to, Visit visit) const;
   void update(std::size_t node);
 
-  std::size_t count_, leaf_count_ = 1;  // kernels; a power of two
-  std::vector<Node> nodes_;             // [1] is the root, the children of n are 2n and 2n + 1
+  std::size_t count_;           // of kernels
+  std::size_t leaf_count_ = 1;  // a power of two, as many or more
+  std::vector<Node> nodes_;     // [1] is the root, the children of n are 2n and 2n + 1
 };
 
 }  // namespace tencache

@@ -3,10 +3,13 @@
 
 Machines are the shipped ones with all bytes divided by 1024: a capped memory stands in for the GPU's, copies between
 memories and files are real and as fast as the links allow, and ops take the durations of the trace. For each policy
-what was predicted and what was measured; the order must be the same. A measurement takes minutes."""
+what was predicted and what was measured; the order must be the same. In a turn foresight and the other policy run one
+after the other; a case's figures are medians over its turns, with the least and the most. A turn of all cases takes
+seven minutes, in which nothing else should use the computer."""
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 
@@ -43,44 +46,63 @@ def machine_of(described, rate, gpu_bytes, cpu_bytes):
                               "issue_ahead: 1", "copies_in_flight: 1", ""])
 
 
+def tencache(arguments, *words):
+    """What the program prints; exits if it fails."""
+    done = subprocess.run([arguments.tencache, *words], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(words)}: {done.stderr}")
+    return done.stdout
+
+
+def replay(arguments, trace, machine, policy, settings):
+    """Seconds of an iteration as predicted and as measured."""
+    prediction = os.path.join(arguments.work, "prediction.json")
+    chosen = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    measured = json.loads(tencache(
+        arguments, "run", "replay", trace, "-m", machine, "-p", policy, "--no-rescale", "--iterations",
+        str(arguments.iterations), "--scale-bytes", f"1/{SMALLER}", "--verify", "stamps", "--device", "host",
+        "--prediction", prediction, "--json", *chosen))
+    with open(prediction) as file:
+        return json.load(file)["iteration_seconds"], measured["iteration_seconds"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tencache", default="build/release/cli/tencache", help="the program (default: %(default)s)")
     parser.add_argument("--work", default="build/live-gains", help="where traces and machines are kept")
     parser.add_argument("--iterations", type=int, default=6, help="(default: %(default)s)")
-    parser.add_argument("--adam", type=float, default=1.5e9, help="parameters a second of the CPU, before it is smaller")
+    parser.add_argument("--turns", type=int, default=3, help="(default: %(default)s)")
+    parser.add_argument("--adam", type=float, default=1.5e9,
+                        help="parameters a second of the CPU, before it is smaller (default: %(default)s)")
     arguments = parser.parse_args()
     os.makedirs(arguments.work, exist_ok=True)
-    run = lambda *words: subprocess.run([arguments.tencache, *words], capture_output=True, text=True)
-    machines = {machine["name"]: machine for machine in json.loads(run("machines", "--json").stdout)}
+    machines = {machine["name"]: machine for machine in json.loads(tencache(arguments, "machines", "--json"))}
     agree = 0
     for number, (model, name, fraction, cpu_bytes, other, settings) in enumerate(CASES):
         trace = os.path.join(arguments.work, f"{number}.trace.jsonl.zst")
-        run("generate", *model.split(), "-o", trace)
-        peak = json.loads(run("info", trace, "--json").stdout)["peak_demand"]["bytes"]
+        tencache(arguments, "generate", *model.split(), "-o", trace)
+        peak = json.loads(tencache(arguments, "info", trace, "--json"))["peak_demand"]["bytes"]
         path = os.path.join(arguments.work, f"{number}.yaml")
         with open(path, "w") as file:
             file.write(machine_of(machines[name], arguments.adam, int(peak * fraction), cpu_bytes))
         print(f"{model.split()[1]} on {name} / {SMALLER}, GPU memory {fraction} of the peak", flush=True)
-        times = {}
-        for policy, chosen in (("foresight", {"chunk": "16KiB"}), (other, settings)):
-            words = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
-            prediction = os.path.join(arguments.work, f"{number}.prediction.json")
-            done = run("run", "replay", trace, "-m", path, "-p", policy, "--no-rescale", "--iterations",
-                       str(arguments.iterations), "--scale-bytes", f"1/{SMALLER}", "--verify", "stamps", "--device", "host",
-                       "--prediction", prediction, "--json", *words)
-            if not done.stdout.startswith("{"):
-                sys.exit(f"{policy}: {done.stderr}")
-            with open(prediction) as file:
-                predicted = json.load(file)["iteration_seconds"]
-            measured = json.loads(done.stdout)["iteration_seconds"]
-            times[policy] = predicted, measured
-            print(f"  {policy}: predicted {predicted:.3f} s, measured {measured:.3f} s "
-                  f"({measured / predicted - 1:+.1%})", flush=True)
-        same = (times["foresight"][0] < times[other][0]) == (times["foresight"][1] < times[other][1])
+        turns = []  # of foresight and of the other: (predicted, measured) seconds
+        for turn in range(1, arguments.turns + 1):
+            turns.append([replay(arguments, trace, path, policy, chosen)
+                          for policy, chosen in (("foresight", {"chunk": "16KiB"}), (other, settings))])
+            (_, ours), (_, theirs) = turns[-1]
+            print(f"  turn {turn}: foresight {ours:.3f} s, {other} {theirs:.3f} s", flush=True)
+        for policy, runs in zip(("foresight", other), zip(*turns)):
+            seconds = [measured for _, measured in runs]
+            print(f"  {policy}: predicted {runs[0][0]:.3f} s, measured {statistics.median(seconds):.3f} s "
+                  f"[{min(seconds):.3f}, {max(seconds):.3f}] ({statistics.median(seconds) / runs[0][0] - 1:+.1%})")
+        predicted = turns[0][1][0] / turns[0][0][0]
+        gains = [theirs[1] / ours[1] for ours, theirs in turns]
+        gain = statistics.median(gains)
+        same = (predicted > 1) == (gain > 1)
         agree += same
-        print(f"  gain predicted {times[other][0] / times['foresight'][0]:.2f}, measured "
-              f"{times[other][1] / times['foresight'][1]:.2f}: {'as predicted' if same else 'NOT as predicted'}", flush=True)
+        print(f"  gain predicted {predicted:.2f}, measured {gain:.2f} [{min(gains):.2f}, {max(gains):.2f}]: "
+              f"{'as predicted' if same else 'NOT as predicted'}", flush=True)
     print(f"{agree} of {len(CASES)} in the predicted order")
     sys.exit(agree != len(CASES))
 

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "policies/common_options.h"
+#include "policies/footprint.h"
 #include "policies/policy_library.h"
 #include "policies/storage.h"
 
@@ -101,9 +102,9 @@ class FlashNeuron final : public Policy {
     ssd_ = require_ssd(view.machine, "flashneuron");
     find_passes(trace);
     const std::vector<Offload> candidates = find_offloadable(trace, *view.schedule);
-    Bytes persistent = 0, offloadable = 0, offloaded = 0;
-    for (const Tensor& tensor : trace.tensors) persistent += tensor.persistent ? tensor.bytes : 0;
-    const Bytes taken = persistent + largest_need_, capacity = view.machine.tiers[0].capacity;
+    Bytes offloadable = 0, offloaded = 0;
+    const Bytes persistent = persistent_bytes(trace), taken = persistent + largest_need_,
+                capacity = view.machine.tiers[0].capacity;
     const Bytes budget = capacity > taken ? capacity - taken : 0;
     std::vector<Bytes> staying = alive_beside(trace, *view.schedule, candidates);  // by pass
     for (const Offload& candidate : candidates) {

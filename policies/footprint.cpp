@@ -4,6 +4,12 @@
 
 namespace tencache {
 
+Bytes persistent_bytes(const Trace& trace) {
+  Bytes bytes = 0;
+  for (const Tensor& tensor : trace.tensors) bytes += tensor.persistent ? tensor.bytes : 0;
+  return bytes;
+}
+
 Bytes peak_of_intermediates(const Trace& trace, const Schedule& schedule, bool with_gradients) {
   Bytes live = 0, peak = 0;
   for (OpIndex op = 0; op < trace.ops.size(); ++op) {

@@ -1,5 +1,7 @@
 #include "policies/moving_unit.h"
 
+#include "policies/footprint.h"
+
 namespace tencache {
 
 Bytes unit_that_moves(const MachineSpec& machine, Bytes chunk_bytes) {
@@ -14,9 +16,7 @@ Bytes unit_that_moves(const MachineSpec& machine, Bytes chunk_bytes) {
 Bytes unit_of_whole_tensors(const MachineSpec& machine, const Program* program, Bytes chunk_bytes) {
   const TierId cpu = machine.tier_of(Device::cpu);
   if (chunk_bytes != 0 || program == nullptr || cpu == no_tier || unit_that_moves(machine, 0) == 0) return chunk_bytes;
-  Bytes persistent = 0;
-  for (const Tensor& tensor : program->trace.tensors) persistent += tensor.persistent ? tensor.bytes : 0;
-  return persistent > machine.tiers[cpu].capacity ? machine.staging.all_bytes() : 0;
+  return persistent_bytes(program->trace) > machine.tiers[cpu].capacity ? machine.staging.all_bytes() : 0;
 }
 
 }  // namespace tencache

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/machine.h"
+#include "policies/footprint.h"
 #include "policies/updates.h"
 
 namespace tencache {
@@ -154,8 +155,7 @@ void CoarseTrace::merge_tensors(const Trace& trace, const std::vector<std::uint3
 
 void CoarseTrace::choose_chunks() {
   if (chunk_bytes_ == 0) return;
-  Bytes all = 0;
-  for (const Tensor& tensor : trace_.tensors) all += tensor.persistent ? tensor.bytes : 0;
+  const Bytes all = persistent_bytes(trace_);
   // Where a chunk is much of a memory, what is on its way is, too.
   Bytes least = machine_.tiers[0].capacity;
   if (const TierId host = machine_.tier_of(Device::cpu); host != no_tier) {

@@ -35,6 +35,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "policies/footprint.h"
 #include "policies/foresight/flow.h"
 #include "policies/foresight/placement.h"
 #include "policies/foresight/planner.h"
@@ -67,18 +68,31 @@ double estimated_share(const Trace& trace, const MachineSpec& machine) {
   return estimate_share(CoarseTrace(trace, machine, 0, parts).trace(), machine);
 }
 
+constexpr double parts_for_each_use = 400;
+
+// How many times as fine the coarse trace of a large one has to be. With many of the run's chunks in one of its own it
+// tells the traffic of storage wrong (of 70 billion parameters, with 64 in one, by a seventh), and what is best there
+// is not in the run. The numbers were chosen by trial.
+std::uint64_t fineness_for_size(const Trace& trace, Bytes chunk_bytes) {
+  constexpr double large = 12'800, chunks_in_one = 8, most = 20;
+  const double chunks = chunk_bytes == 0 ? 0 : static_cast<double>(persistent_bytes(trace) / chunk_bytes);
+  if (chunks < large) return 1;
+  return static_cast<std::uint64_t>(std::min(chunks / (chunks_in_one * parts_for_each_use), most));
+}
+
 // Of how many parts a trace has to be to show what moves: so many for each time that a byte which persists is read, as
 // each is a chance to keep it or not.
-std::size_t parts_for(const Trace& trace, double parts_for_each_use) {
+std::size_t parts_for(const Trace& trace, std::uint64_t fineness) {
   constexpr double most = 2'000;
-  double persists = 0, read = 0;
-  for (const Tensor& tensor : trace.tensors) persists += tensor.persistent ? static_cast<double>(tensor.bytes) : 0;
+  const double for_each_use = parts_for_each_use * static_cast<double>(fineness);
+  double read = 0;
   for (const Op& op : trace.ops) {
     for (const TensorId id : trace.reads(op)) {
       read += trace.tensors[id].persistent ? static_cast<double>(trace.tensors[id].bytes) : 0;
     }
   }
-  return static_cast<std::size_t>(std::min(most, parts_for_each_use * std::max(1.0, read / std::max(1.0, persists))));
+  const double uses = std::max(1.0, read / std::max(1.0, static_cast<double>(persistent_bytes(trace))));
+  return static_cast<std::size_t>(std::min(std::max(most, for_each_use), for_each_use * uses));
 }
 
 // As large as makes the fixed cost of a copy a small part of it, on the links to and from the GPU; no more than a small
@@ -109,7 +123,8 @@ class Foresight final : public Policy {
     options.choice("search", search_, {"local", "wide"},
                    "local: until no change alone makes it faster; wide: until plan_events are spent");
     options.real("storage_limit", storage_limit_, "times",
-                 "of the bytes that the first rehearsal writes to storage: a plan may write no more");
+                 "of the bytes that the first rehearsal writes to storage: a plan may write no more, but for a "
+                 "ten-thousandth of what persists");
     options.number("in_flight", plan_.knobs.in_flight, "chunks", "asked for on each link at once");
     options.real("gpu_share", plan_.knobs.gpu_share, "share", "of GPU memory that the plan counts on; planning may");
     options.flag("follow", plan_.knobs.follow, "what the plan keeps leaves after what it spills; planning may");
@@ -234,7 +249,9 @@ void Foresight::plan(const Trace& trace, const MachineSpec& machine, const Rehea
   const auto make = [this, of_run = is_tight ? 0 : chunk](const ForesightPlan& plan, Bytes coarse_chunk) {
     return std::make_unique<Foresight>(plan, updates_, forgets_, coarse_chunk, of_run);
   };
-  const std::size_t many = parts_for(trace, wide || is_tight ? 2'000 : 400), few = many * 3 / 20;
+  constexpr std::uint64_t fine = 5;
+  const std::uint64_t fineness = is_tight ? fine : fineness_for_size(trace, chunk);
+  const std::size_t many = parts_for(trace, wide ? std::max(fine, fineness) : fineness), few = many * 3 / 20;
   std::vector<CoarseTrace> traces;
   traces.emplace_back(trace, machine, chunk, trace.ops.size() > few ? few : many);
   if (const std::size_t ops = traces[0].trace().ops.size(); trace.ops.size() > few && ops < most_ops / 4) {
@@ -246,7 +263,7 @@ void Foresight::plan(const Trace& trace, const MachineSpec& machine, const Rehea
   }
   ForesightPlanner planner(
       rehearse, make, traces,
-      {.events = plan_events_ * (is_tight ? 5 : 1), .storage_limit = storage_limit_, .careful = is_tight, .wide = wide},
+      {.events = plan_events_ * fineness, .storage_limit = storage_limit_, .careful = is_tight, .wide = wide},
       least_gpu_time(trace, plan_.cpu_share.has_value()));
   plan_ = planner.plan(plan_);
   notes_ = planner.notes();

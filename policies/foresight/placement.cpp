@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/cpu_op.h"
+#include "policies/footprint.h"
 #include "policies/foresight/spill.h"
 #include "policies/planning/memory_profile.h"
 #include "policies/updates.h"
@@ -201,9 +202,7 @@ void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout
   if (host == no_tier) return;
   std::vector<Device> devices;
   for (const Op& op : trace.ops) devices.push_back(op.device);
-  Bytes bytes = 0;
-  for (const Tensor& tensor : trace.tensors) bytes += tensor.persistent ? tensor.bytes : 0;
-  if (machine.initial_tier == host && bytes > machine.tiers[host].capacity) {
+  if (machine.initial_tier == host && persistent_bytes(trace) > machine.tiers[host].capacity) {
     layout.start = start_in_both(trace, machine, layout.chunk_bytes);
   }
   const std::array<bool, role_count> of_cpu = roles_of_cpu(trace, devices);

@@ -7,12 +7,14 @@
 #include <utility>
 
 #include "core/units.h"
+#include "policies/footprint.h"
 
 namespace tencache {
 namespace {
 
 constexpr Nanoseconds worth = 1000;     // of its thousandths an iteration has to become shorter by one
 constexpr Nanoseconds near = 50;        // nearer than that part of it to the compute, not all shares are looked through
+constexpr double hardly_any = 10'000;   // of its parts, what persists may be written to storage in any case
 constexpr Nanoseconds clear_gain = 20;  // a larger part than that is not by chance
 constexpr ForesightTrials::Length of_first{4, 2}, of_change{2, 2}, of_last{6, 4}, of_doubt{6, 18};
 
@@ -153,7 +155,8 @@ bool ForesightPlanner::begin(const CoarseTrace& trace, const ForesightPlan& firs
   allowed_ = std::max(allowed, trials_.events() + told.events);
   const Nanoseconds least_before = std::exchange(least_ns_, told.iteration_ns);
   ForesightPlan before = std::exchange(best_, first);
-  most_written_ = limits_.storage_limit * static_cast<double>(told.stored);
+  most_written_ = limits_.storage_limit * static_cast<double>(told.stored) +
+                  static_cast<double>(persistent_bytes(trace.trace())) / hardly_any;
   best_.start = std::move(told.tiers);
   first_ = first;
   first_ns_ = least_ns_;

@@ -14,9 +14,11 @@ namespace tencache {
 
 struct PlanningLimits {
   std::uint64_t events = 0;  // simulated completions, about; each trace is searched as long as its first rehearsal took
-  double storage_limit = 1.1;  // times the bytes that the first rehearsal writes to storage: a plan may write no more
-  bool careful = false;        // in small steps: a share may be worse than both of its neighbours
-  bool wide = false;           // spends all of the events: not only one change after the other, but several at once
+  // Times the bytes that the first rehearsal writes to storage: a plan may write no more, but for a ten-thousandth of
+  // what persists, which may be written because of a few small tensors.
+  double storage_limit = 1.1;
+  bool careful = false;  // in small steps: a share may be worse than both of its neighbours
+  bool wide = false;     // spends all of the events: not only one change after the other, but several at once
 };
 
 class ForesightPlanner {

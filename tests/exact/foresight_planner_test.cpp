@@ -26,8 +26,8 @@ using testing::HasSubstr;
 struct Told {
   using Tell = std::function<Rehearsal(const ForesightPlan& plan, const RehearsalLimits& limits)>;
 
-  explicit Told(Tell told) : tell(std::move(told)) {
-    trace.add_tensor("w", 100, Role::parameter, true);
+  explicit Told(Tell told, Bytes bytes = 100) : tell(std::move(told)) {
+    trace.add_tensor("w", bytes, Role::parameter, true);
     add_op(trace, 10, {0}, {});
     traces.emplace_back(trace, machine, 0, 100);
   }
@@ -153,16 +153,40 @@ TEST(ForesightPlannerTest, SmallGainsAreLookedAtForLonger) {
 
 // A plan may write no more than that to storage, whatever it gains.
 TEST(ForesightPlannerTest, APlanMayNotWriteMuchMoreToStorage) {
-  const auto written = [](Bytes more) {
-    Told told([more](const ForesightPlan& plan, const RehearsalLimits&) {
-      Rehearsal rehearsal = takes(*plan.cpu_share == 0.5 ? 100'000 : 50'000);
-      rehearsal.stored = *plan.cpu_share == 0.5 ? 1'000 : more;
-      return rehearsal;
-    });
+  const auto written = [](Bytes first, Bytes more, Bytes persistent = 100) {
+    Told told(
+        [first, more](const ForesightPlan& plan, const RehearsalLimits&) {
+          Rehearsal rehearsal = takes(*plan.cpu_share == 0.5 ? 100'000 : 50'000);
+          rehearsal.stored = *plan.cpu_share == 0.5 ? first : more;
+          return rehearsal;
+        },
+        persistent);
     return *told.plan(0.5).cpu_share;
   };
-  EXPECT_NE(written(1'100), 0.5);
-  EXPECT_EQ(written(1'101), 0.5);
+  EXPECT_NE(written(1'000, 1'100), 0.5);
+  EXPECT_EQ(written(1'000, 1'101), 0.5);
+  EXPECT_EQ(written(0, 1), 0.5);
+  EXPECT_NE(written(0, 100, 1'000'000), 0.5) << "a ten-thousandth of what persists is nothing";
+  EXPECT_EQ(written(0, 101, 1'000'000), 0.5);
+}
+
+// With 12,800 chunks or more there are more parts, and the budget is larger in the same measure.
+TEST(ForesightPlannerTest, LargeTracesArePlannedForLonger) {
+  const auto notes_for = [](Bytes chunks) {
+    Trace trace;
+    for (int i = 0; i < 8; ++i) {
+      trace.add_tensor("w" + std::to_string(i), chunks / 8 * KiB, Role::parameter, true);
+      add_op(trace, 1'000'000, {static_cast<TensorId>(i)}, {});
+    }
+    const MadePolicy made = make_policy("foresight", {{"chunk", "1KiB"}, {"plan_events", "1000"}});
+    prepare(trace, *made.policy, small_machine(chunks * KiB / 2), rehearse);
+    std::vector<std::string> notes;
+    made.policy->notes(notes);
+    return notes;
+  };
+  EXPECT_THAT(notes_for(12'792), testing::Contains(HasSubstr(" of 1000 events")));
+  EXPECT_THAT(notes_for(12'800), testing::Contains(HasSubstr(" of 4000 events")));
+  EXPECT_THAT(notes_for(16'000), testing::Contains(HasSubstr(" of 5000 events")));
 }
 
 // Launches take 20 ns, of the large one it is a fifth.

@@ -29,7 +29,7 @@
 //      memories are exclusive of each other. A change that makes the iteration shorter and writes not much more to
 //      storage stays (planner.h). Rehearsals, and the run, begin where the best one left the tensors. Only foresight
 //      itself is ever rehearsed. A coarse trace has neither small tensors nor norms of gradients: if the GPU never
-//      waits, and the memories are roomy, the CPU takes these off it as well (placement.h).
+//      waits, the CPU takes these off it as well (placement.h), unless a rehearsal of the trace itself says otherwise.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -267,12 +267,18 @@ void Foresight::plan(const Trace& trace, const MachineSpec& machine, const Rehea
       least_gpu_time(trace, plan_.cpu_share.has_value()));
   plan_ = planner.plan(plan_);
   notes_ = planner.notes();
-  plan_.relieves_gpu =
-      plan_.cpu_share && *plan_.cpu_share > 0 && only_computes(planner) && memories_are_roomy(trace, machine);
-  if (plan_.relieves_gpu)
-    notes_.push_back(
-        "the GPU never waits: norms of what the CPU updates, and updates of small tensors, run on the CPU, too");
   planned_ = true;
+  if (!plan_.cpu_share || *plan_.cpu_share == 0 || !only_computes(planner) || trace.ops.size() > most_ops) return;
+  const auto takes = [&](bool relieves_gpu) {
+    ForesightPlan candidate = plan_;
+    candidate.relieves_gpu = relieves_gpu;
+    const Rehearsal told = rehearse(trace, machine, *make(candidate, chunk), {});
+    return told.fits && told.complete && told.iteration_ns > 0 ? told.iteration_ns : longest_clock_ns;
+  };
+  plan_.relieves_gpu = takes(true) < takes(false);
+  if (!plan_.relieves_gpu) return;
+  notes_.push_back(
+      "the GPU never waits: norms of what the CPU updates, and updates of small tensors, run on the CPU, too");
 }
 
 }  // namespace

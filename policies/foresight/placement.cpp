@@ -271,15 +271,6 @@ void place_norms(const Trace& trace, std::vector<Device>& devices) {
   }
 }
 
-bool memories_are_roomy(const Trace& trace, const MachineSpec& machine) {
-  const TierId host = machine.tier_of(Device::cpu);
-  if (host == no_tier) return false;
-  Bytes bytes = 0;
-  for (const Tensor& tensor : trace.tensors)
-    bytes += tensor.persistent || tensor.role == Role::gradient ? tensor.bytes : 0;
-  return bytes <= machine.tiers[host].capacity / 20 * 19 + machine.tiers[0].capacity / 2;
-}
-
 Nanoseconds gpu_time(const Trace& trace, const std::vector<Device>& devices) {
   Nanoseconds time_ns = 0;
   for (OpIndex op = 0; op < trace.ops.size(); ++op)

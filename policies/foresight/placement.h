@@ -28,10 +28,6 @@ void place_launches(const Trace& trace, std::vector<Device>& devices);
 // the norm of all gradients, and nothing is copied for them.
 void place_norms(const Trace& trace, std::vector<Device>& devices);
 
-// Whether CPU memory and half of the GPU's have room for all that persists and all gradients: what else the CPU takes
-// over then costs no room that a plan counted on.
-bool memories_are_roomy(const Trace& trace, const MachineSpec& machine);
-
 // What the GPU's lane computes, if ops run there.
 Nanoseconds gpu_time(const Trace& trace, const std::vector<Device>& devices);
 

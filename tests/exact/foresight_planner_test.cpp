@@ -265,7 +265,8 @@ TEST(ForesightPlannerTest, SmallUpdatesRunOnTheCpuWhereTheGpuNeverWaits) {
     if (program.trace.ops[2].device == cpu) told.iteration_ns += 6'000;
     return told;
   };
-  EXPECT_THAT(where(100'000, slower), ElementsAre(gpu, gpu, gpu, gpu, cpu)) << "which costs more than the 5'000 ns saved";
+  EXPECT_THAT(where(100'000, slower), ElementsAre(gpu, gpu, gpu, gpu, cpu))
+      << "which costs more than the 5'000 ns saved";
 }
 
 // Updates that touch more than CPU memory holds, where storage reaches it only by way of the GPU.

@@ -72,11 +72,11 @@ constexpr double parts_for_each_use = 400;
 
 // How many times as fine the coarse trace of a large one has to be. With many of the run's chunks in one of its own it
 // tells the traffic of storage wrong (of 70 billion parameters, with 64 in one, by a seventh), and what is best there
-// is not in the run. The numbers were chosen by trial.
+// is not in the run. What is mostly read is read often, and has parts enough. The numbers were chosen by trial.
 std::uint64_t fineness_for_size(const Trace& trace, Bytes chunk_bytes) {
   constexpr double large = 12'800, chunks_in_one = 8, most = 20;
   const double chunks = chunk_bytes == 0 ? 0 : static_cast<double>(persistent_bytes(trace) / chunk_bytes);
-  if (chunks < large) return 1;
+  if (chunks < large || is_mostly_read(trace)) return 1;
   return static_cast<std::uint64_t>(std::min(chunks / (chunks_in_one * parts_for_each_use), most));
 }
 

@@ -170,13 +170,14 @@ TEST(ForesightPlannerTest, APlanMayNotWriteMuchMoreToStorage) {
   EXPECT_EQ(written(0, 101, 1'000'000), 0.5);
 }
 
-// With 12,800 chunks or more there are more parts, and the budget is larger in the same measure.
+// With 12,800 chunks or more that are written there are more parts, and the budget is larger in the same measure.
 TEST(ForesightPlannerTest, LargeTracesArePlannedForLonger) {
-  const auto notes_for = [](Bytes chunks) {
+  const auto notes_for = [](Bytes chunks, bool writes = true) {
     Trace trace;
     for (int i = 0; i < 8; ++i) {
-      trace.add_tensor("w" + std::to_string(i), chunks / 8 * KiB, Role::parameter, true);
-      add_op(trace, 1'000'000, {static_cast<TensorId>(i)}, {});
+      const TensorId tensor = trace.add_tensor("w" + std::to_string(i), chunks / 8 * KiB, Role::parameter, true);
+      const std::vector<TensorId> written(writes ? 1 : 0, tensor);
+      add_op(trace, 1'000'000, {tensor}, written);
     }
     const MadePolicy made = make_policy("foresight", {{"chunk", "1KiB"}, {"plan_events", "1000"}});
     prepare(trace, *made.policy, small_machine(chunks * KiB / 2), rehearse);
@@ -187,6 +188,7 @@ TEST(ForesightPlannerTest, LargeTracesArePlannedForLonger) {
   EXPECT_THAT(notes_for(12'792), testing::Contains(HasSubstr(" of 1000 events")));
   EXPECT_THAT(notes_for(12'800), testing::Contains(HasSubstr(" of 4000 events")));
   EXPECT_THAT(notes_for(16'000), testing::Contains(HasSubstr(" of 5000 events")));
+  EXPECT_THAT(notes_for(16'000, false), testing::Contains(HasSubstr(" of 1000 events"))) << "a generation";
 }
 
 // Launches take 20 ns, of the large one it is a fifth.

@@ -29,7 +29,7 @@
 //      memories are exclusive of each other. A change that makes the iteration shorter and writes not much more to
 //      storage stays (planner.h). Rehearsals, and the run, begin where the best one left the tensors. Only foresight
 //      itself is ever rehearsed. A coarse trace has neither small tensors nor norms of gradients: if the GPU never
-//      waits, the CPU takes these off it as well (placement.h), unless a rehearsal of the trace itself says otherwise.
+//      waits, the CPU takes these off it as well (placement.h), where a rehearsal of the trace itself is faster so.
 #include <algorithm>
 #include <memory>
 #include <utility>

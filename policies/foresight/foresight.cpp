@@ -118,7 +118,8 @@ class Foresight final : public Policy {
     options
         .number(
             "plan_events", plan_events_, "events",
-            "simulated completions that planning may take, about: a few rehearsals are made in any case; 0: no plan")
+            "simulated completions that planning may take, about: a few rehearsals are made in any case, and up to 20 "
+            "times as many for large models; 0: no plan")
         .fixed("what planning may cost");
     options.choice("search", search_, {"local", "wide"},
                    "local: until no change alone makes it faster; wide: until plan_events are spent");

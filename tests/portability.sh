@@ -3,6 +3,7 @@
 # parts left out. --help says how; docs/portability.md has the results.
 set -euo pipefail
 source_folder=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$source_folder/tests/roots.sh"
 
 usage() {
   cat <<'HELP'
@@ -47,9 +48,11 @@ while (($#)); do
   shift
 done
 ((${#rows[@]} > 0)) || { usage >&2; exit 2; }
-((EUID == 0)) || fail "debootstrap and chroot need root"
-command -v debootstrap >/dev/null || fail "debootstrap is not installed (package debootstrap)"
+reason=$(why_no_roots)
+[[ -z $reason ]] || fail "$reason"
 ccache=${ccache:-$roots/ccache}
+mkdir -p "$roots" "$ccache"
+binds=("$ccache:/var/cache/ccache" ${cuda:+"$cuda:/usr/local/cuda"})
 
 # What a row is: sets release, setup (a command in the root), options (of CMake), run (what builds and tests).
 describe() {
@@ -91,44 +94,6 @@ install_torch() {
   ln -sfn lib /opt/cuda/lib64
 }
 
-make_root() {  # make_root RELEASE FOLDER
-  local base=$roots/base-$1
-  if [[ ! -e $base/made ]]; then
-    rm -rf "$base"
-    if [[ $1 == noble ]]; then
-      local keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg check=(--no-check-gpg) script=()
-      [[ -e $keyring ]] && check=(--keyring="$keyring")
-      [[ -e /usr/share/debootstrap/scripts/noble ]] || script=(/usr/share/debootstrap/scripts/gutsy)
-      debootstrap --variant=minbase --components=main,universe --include=ca-certificates,git "${check[@]}" \
-        noble "$base" http://archive.ubuntu.com/ubuntu "${script[@]}"
-      echo 'deb http://archive.ubuntu.com/ubuntu noble-updates main universe' >>"$base/etc/apt/sources.list"
-    else
-      debootstrap --variant=minbase --include=ca-certificates,git "$1" "$base" http://deb.debian.org/debian
-    fi
-    touch "$base/made"
-  fi
-  cp -a "$base" "$2"
-  mkdir -p "$2/src"
-}
-
-# Mounts live in a namespace of their own, so that none is left however this ends.
-in_root() {  # in_root FOLDER COMMAND
-  root=$1 cuda=$cuda ccache=$ccache unshare --mount bash -euc '
-    mount -t proc proc "$root/proc"
-    mount -t sysfs sysfs "$root/sys"
-    mount --rbind /dev "$root/dev"
-    mkdir -p "$ccache" "$root/var/cache/ccache" "$root/usr/local/cuda"
-    mount --bind "$ccache" "$root/var/cache/ccache"
-    [[ -z $cuda ]] || mount --bind "$cuda" "$root/usr/local/cuda"
-    cp /etc/resolv.conf "$root/etc/"
-    find /etc/apt/apt.conf.d -name "*proxy*" -exec cp {} "$root/etc/apt/apt.conf.d/" \;
-    [[ -z ${PIP_CERT:-} ]] || cp "$PIP_CERT" "$root/etc/pip-certificates.pem"
-    exec chroot "$root" env -i HOME=/root CCACHE_DIR=/var/cache/ccache LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-      ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
-      ${PIP_CERT:+PIP_CERT=/etc/pip-certificates.pem} bash -euc "cd /src/tencache; $1"' \
-    portability "$2"
-}
-
 # In the root: the cells of the table that say what was there.
 found='
   . /etc/os-release
@@ -145,12 +110,17 @@ found='
 run_row() {
   local root=$roots/$1 log=$roots/$1.log release setup options run cells='? | ? | ?' result
   describe "$1"
-  mkdir -p "$roots"
   printf '%s: %s\n' "$1" "$log" >&2
   if [[ -d $root ]]; then
     git -C "$root/src/tencache" pull -q
   else
-    make_root "$release" "$root" >"$log" 2>&1 || fail "no root for $release, see $log"
+    if [[ ! -e $roots/base-$release/made ]]; then
+      remove_root "$roots/base-$release"
+      make_root "$release" "$roots/base-$release" >"$log" 2>&1 || fail "no root for $release, see $log"
+      touch "$roots/base-$release/made"
+    fi
+    cp -a "$roots/base-$release" "$root"
+    mkdir -p "$root/src"
     git clone -q "$source_folder" "$root/src/tencache"
   fi
   if ! in_root "$root" "apt-get update -qq; $setup" >>"$log" 2>&1; then
@@ -164,7 +134,7 @@ run_row() {
   fi
   printf '| %s | %s | %s | %s |\n' "$1" "$cells" "$(git -C "$root/src/tencache" rev-parse --short HEAD)" "$result" |
     tee -a "$table"
-  [[ -n $keep ]] || rm -rf --one-file-system "$root"
+  [[ -n $keep ]] || remove_root "$root"
 }
 
 for row in "${rows[@]}"; do run_row "$row"; done

@@ -181,7 +181,8 @@ PyMODINIT_FUNC PyInit_extension() { return PyModule_Create(&module); }
 
 def extension_without_an_op(case):
     import sysconfig
-    from torch.utils import cpp_extension
+    root = os.path.dirname(case.torch.__file__)
+    include, libraries = os.path.join(root, "include"), os.path.join(root, "lib")
     with tempfile.TemporaryDirectory() as folder:
         source = os.path.join(folder, "extension.cpp")
         with open(source, "w", encoding="utf-8") as file:
@@ -189,9 +190,9 @@ def extension_without_an_op(case):
         command = ["c++", "-std=c++20", "-w", "-shared", "-fPIC", "-DNDEBUG", "-o", os.path.join(folder, "extension.so"),
                    f"-D_GLIBCXX_USE_CXX11_ABI={int(case.torch._C._GLIBCXX_USE_CXX11_ABI)}",
                    "-I" + sysconfig.get_paths()["include"], source]
-        command += ["-I" + path for path in cpp_extension.include_paths() if os.path.isdir(path)]
-        command += [word for path in cpp_extension.library_paths() for word in ("-L" + path, "-Wl,-rpath," + path)]
-        subprocess.run(command + ["-ltorch_python", "-ltorch_cpu", "-lc10"], check=True)
+        command += ["-I" + include, "-I" + os.path.join(include, "torch", "csrc", "api", "include")]
+        command += ["-L" + libraries, "-Wl,-rpath," + libraries, "-ltorch_python", "-ltorch_cpu", "-lc10"]
+        subprocess.run(command, check=True)
         sys.path.insert(0, folder)
         import extension
     case.run.step()  # looks for such modules
@@ -265,7 +266,7 @@ class RawAccess(unittest.TestCase):
 
 def _add(name):
     def case(self):
-        process = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, timeout=120)
+        process = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, timeout=600)
         self.assertEqual((process.returncode, process.stdout), (0, "done\n"), process.stderr[-3000:])
     setattr(RawAccess, f"test_{name}", case)
 

@@ -1,8 +1,9 @@
 """What `tencache` prints with --json and the files that it writes, held against those of tests/frozen.
 
 TENCACHE_UPDATE_FROZEN=1 writes them anew. commands.txt has the commands; each that offers --json runs with and without
-it, for the same exit code. What takes the tool's own time (`timing`) or hashes the build (`key`,
-`combinations_sha256`) is left out. Outputs of more than 64 KiB are frozen as their SHA-256.
+it, for the same exit code. What takes the tool's own time (`timing`), hashes the build (`key`, `combinations_sha256`),
+repeats what was asked (`manifest`) or is prose (`help`) is left out. Outputs of more than 64 KiB are frozen as their
+SHA-256.
 """
 import hashlib
 import json
@@ -20,7 +21,7 @@ FROZEN = os.path.join(ROOT, "tests", "frozen")
 PROGRAM = os.path.abspath(os.environ.get("TENCACHE", os.path.join(ROOT, "build/release/cli/tencache")))
 UPDATE = bool(os.environ.get("TENCACHE_UPDATE_FROZEN"))
 WHOLE = 64 * 1024  # bytes: what is longer is kept as a hash
-VOLATILE = ("timing", "key", "combinations_sha256")
+LEFT_OUT = ("timing", "key", "combinations_sha256", "manifest", "help")
 
 
 def commands():
@@ -34,13 +35,26 @@ def commands():
             yield name, shlex.split(words), files.split()
 
 
-def without_volatile(value):
+def what_is_kept(value):
     if isinstance(value, dict):
-        return {key: without_volatile(item) for key, item in value.items()
-                if key not in VOLATILE and not (key == "combinations" and len(str(item)) == 64)}  # a hash, not a number
+        return {key: what_is_kept(item) for key, item in value.items()
+                if key not in LEFT_OUT and not (key == "combinations" and len(str(item)) == 64)}  # a hash, not a number
     if isinstance(value, list):
-        return [without_volatile(item) for item in value]
+        return [what_is_kept(item) for item in value]
     return value
+
+
+def lines_of(value, indent=0, before=0):
+    """JSON in which what fits into a line, `before` a key of that length, is one."""
+    line = json.dumps(value, ensure_ascii=False)
+    if indent + before + len(line) <= 119 or not isinstance(value, (dict, list)):
+        return line
+    margin = "\n" + " " * (indent + 1)
+    if isinstance(value, list):
+        return "[" + margin + ("," + margin).join(lines_of(item, indent + 1) for item in value) + margin[:-1] + "]"
+    keys = {json.dumps(key) + ": ": item for key, item in value.items()}
+    lines = [key + lines_of(item, indent + 1, len(key)) for key, item in keys.items()]
+    return "{" + margin + ("," + margin).join(lines) + margin[:-1] + "}"
 
 
 def steady(text):
@@ -117,8 +131,8 @@ class Frozen(unittest.TestCase):
                 self.assertEqual(answer.returncode, text.returncode)
                 if not answer.stdout:
                     continue
-                document = without_volatile(json.loads(answer.stdout))
-                self.hold(f"json/{name}.json", steady(json.dumps(document, indent=1, ensure_ascii=False)) + "\n")
+                document = what_is_kept(json.loads(answer.stdout))
+                self.hold(f"json/{name}.json", steady(lines_of(document)) + "\n")
                 with open(os.path.join(self.folder, f"{name}.json"), "w", encoding="utf-8") as file:
                     file.write(answer.stdout)  # later commands read it
         if not UPDATE:

@@ -1,5 +1,5 @@
-// The kinds of answers that JSON documents hold: their schemas, made from their descriptions (docs/schemas has them),
-// and what people read of them.
+// The kinds of answers that JSON documents hold: their schemas, made from their descriptions (write_schemas.cpp writes
+// them), and what people read of them.
 #pragma once
 
 #include <string>

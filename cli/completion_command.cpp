@@ -1,8 +1,8 @@
-// `tencache completion SHELL`: scripts that complete command lines.
+// `tencache completion bash`: a script that completes command lines.
 //
-// The scripts are a few lines each and know no command. They hand the words before the cursor to the hidden command
-// `tencache __complete`, which answers from the very definitions that the command line is parsed with: a line a
-// candidate, a tab and its description after it where there is one, and last ":files" where names of files fit too.
+// It is a few lines and knows no command. It hands the words before the cursor to the hidden command `tencache
+// __complete`, which answers from the very definitions that the command line is parsed with: a line per candidate, and
+// last ":files" where names of files fit too.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -27,7 +27,6 @@ _tencache() {
   COMPREPLY=()
   while IFS= read -r candidate; do
     if [[ $candidate == :files ]]; then files=1; continue; fi
-    candidate=${candidate%%$'\t'*}
     COMPREPLY+=("${candidate#"$before"}")
   done < <("$1" __complete "${words[@]}" 2>/dev/null)
   if [[ $files ]]; then
@@ -40,52 +39,13 @@ _tencache() {
 complete -F _tencache tencache
 )";
 
-constexpr const char* zsh_script = R"(#compdef tencache
-_tencache() {
-  local -a candidates
-  local line files=
-  for line in "${(@f)$("${words[1]}" __complete "${(@)words[1,CURRENT]}" 2>/dev/null)}"; do
-    if [[ $line == :files ]]; then
-      files=1
-    elif [[ -n $line ]]; then
-      line=${line//:/\\:}
-      candidates+=("${line/$'\t'/:}")
-    fi
-  done
-  (( $#candidates )) && _describe -V tencache candidates
-  [[ -n $files ]] && _files
-}
-# Called by the completion system where it lies in $fpath; otherwise read by `source`.
-if [[ ${funcstack[1]} == _tencache ]]; then
-  _tencache "$@"
-else
-  compdef _tencache tencache
-fi
-)";
-
-constexpr const char* fish_script = R"(# fish completion for tencache
-function __tencache_complete
-    set -l words (commandline -opc)
-    for line in ($words[1] __complete $words (commandline -ct) 2>/dev/null)
-        if test "$line" = :files
-            __fish_complete_path (commandline -ct)
-        else
-            printf '%s\n' $line
-        end
-    end
-end
-complete -c tencache -f -a '(__tencache_complete)'
-)";
-
 struct Candidates {
-  std::string current;             // what stands there already; only what begins with it is kept
-  std::vector<std::string> lines;  // word, or word and description with a tab between
+  std::string current;  // what stands there already; only what begins with it is kept
+  std::vector<std::string> words;
   bool files = false;
 
-  void add(const std::string& word, std::string description = "") {
-    if (!word.starts_with(current)) return;
-    description = description.substr(0, description.find('\n'));
-    lines.push_back(description.empty() ? word : word + "\t" + description);
+  void add(const std::string& word) {
+    if (word.starts_with(current)) words.push_back(word);
   }
 };
 
@@ -130,7 +90,7 @@ void add_policy_settings(const CLI::App& command, const std::vector<std::string>
       if (found.current.starts_with(key)) {
         for (const std::string& choice : setting.choices) found.add(key + choice);
       } else {
-        found.add(key, setting.help);
+        found.add(key);
       }
     }
   }
@@ -150,7 +110,7 @@ void add_values(const CLI::App& command, const CLI::Option& option, const std::v
     // A list goes on after its last comma.
     const std::size_t comma = is("--policies") ? found.current.rfind(',') : std::string::npos;
     const std::string list = comma == std::string::npos ? before : found.current.substr(0, comma + 1);
-    for (const PolicyInfo& policy : list_policies()) found.add(list + policy.name, policy.summary);
+    for (const PolicyInfo& policy : list_policies()) found.add(list + policy.name);
     if (is("--policies") && comma == std::string::npos) found.add(before + "all");
   } else if (is("--gpu") || is("--assume-gpu")) {
     for (const GpuSpec& gpu : list_gpus()) found.add(before + gpu.name);
@@ -164,13 +124,13 @@ void add_values(const CLI::App& command, const CLI::Option& option, const std::v
 void add_options(const CLI::App& command, Candidates& found) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_lnames().empty() || !shown(option->get_group())) continue;
-    found.add("--" + option->get_lnames().front(), option->get_description());
+    found.add("--" + option->get_lnames().front());
   }
 }
 
 void add_subcommands(const CLI::App& command, Candidates& found) {
   for (const CLI::App* child : command.get_subcommands([](const CLI::App*) { return true; })) {
-    if (shown(child->get_group())) found.add(child->get_name(), child->get_description());
+    if (shown(child->get_group())) found.add(child->get_name());
   }
 }
 
@@ -213,7 +173,7 @@ Candidates complete(const CLI::App& app, const std::vector<std::string>& words) 
     const auto positional = std::find_if(options.begin(), options.end(),
                                          [](const CLI::Option* option) { return option->get_positional(); });
     if (positional != options.end()) add_values(*command, **positional, words, "", found);
-    if (found.lines.empty() && !found.files) add_options(*command, found);
+    if (found.words.empty() && !found.files) add_options(*command, found);
   }
   return found;
 }
@@ -221,7 +181,7 @@ Candidates complete(const CLI::App& app, const std::vector<std::string>& words) 
 ExitCode print_candidates(const CLI::App& app, const std::vector<std::string>& words) {
   const Candidates found = complete(app, words);
   std::string text;
-  for (const std::string& line : found.lines) text += line + "\n";
+  for (const std::string& word : found.words) text += word + "\n";
   print(text + (found.files ? ":files\n" : ""));
   return ExitCode::done;
 }
@@ -229,20 +189,18 @@ ExitCode print_candidates(const CLI::App& app, const std::vector<std::string>& w
 }  // namespace
 
 void add_completion_command(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("completion", "A script that completes command lines in your shell");
+  CLI::App* command = app.add_subcommand("completion", "A script that completes command lines in bash");
   auto shell = std::make_shared<std::string>();
-  command->add_option("SHELL", *shell, "The shell")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  command->add_option("SHELL", *shell, "The shell")->required()->check(CLI::IsMember({"bash"}));
   command->footer(
       "It completes commands and options, and names of machines, models, GPUs, policies and their options. A package\n"
-      "brings the scripts; otherwise put it where your shell looks:\n\n"
+      "brings the script; otherwise put it where bash looks:\n\n"
       "Examples:\n"
       "  tencache completion bash > ~/.local/share/bash-completion/completions/tencache\n"
-      "  tencache completion zsh > ~/.zfunc/_tencache      # a folder of $fpath\n"
-      "  tencache completion fish > ~/.config/fish/completions/tencache.fish\n"
       "  source <(tencache completion bash)");
   command->callback([shell, &chosen] {
-    chosen = [shell] {
-      print(*shell == "bash" ? bash_script : *shell == "zsh" ? zsh_script : fish_script);
+    chosen = [] {
+      print(bash_script);
       return ExitCode::done;
     };
   });

@@ -49,7 +49,7 @@ void add_question_commands(CLI::App& app, Command& chosen) {
   add_question(
       app, chosen, fragment_question(),
       "Why memory ran out: what allocators reserve for a program, and what of it nobody asked for",
-      "The same as JSON (docs/schemas/fragment.schema.json; of a message fragment-message.schema.json)",
+      "The same as JSON (schemas/fragment.schema.json; of a message fragment-message.schema.json)",
       "PyTorch's caching allocator is replayed exactly, others beside it: GMLake stitches free blocks, STWeaver and "
       "`planned` place all blocks before\nthe run, `exact` is what is asked for. No policy runs: all is on the GPU. "
       "docs/fragment.md says what each column means. Exit code 1: the first\nallocator runs out of memory.\n\n"
@@ -61,7 +61,7 @@ void add_question_commands(CLI::App& app, Command& chosen) {
       "  tencache fragment --message 'CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 23.69 GiB total …'");
   add_question(
       app, chosen, explain_question(), "Where the time goes, confirmed by simulations without each cause",
-      "The same as JSON (docs/schemas/explain.schema.json)",
+      "The same as JSON (schemas/explain.schema.json)",
       "Attributed: how long the GPU stood for a cause. Confirmed: how much shorter the iteration is in a simulation "
       "without it; the rest is\nstill there, or has moved to what binds next. docs/explain.md. Exit code 1: it does "
       "not fit.\nThen the ops, layers and tensors that wait longest; and what would help: twice as much of each figure "
@@ -72,7 +72,7 @@ void add_question_commands(CLI::App& app, Command& chosen) {
       "  tencache explain step.trace.jsonl.zst -m g5.xlarge -p zero-infinity --policies all --top 20 --json");
   add_question(
       app, chosen, endurance_question(), "What is written to each SSD, and how long it lasts",
-      "The same as JSON (docs/schemas/endurance.schema.json)",
+      "The same as JSON (schemas/endurance.schema.json)",
       "Exit code 1: the trace does not fit.\n\nExamples:\n"
       "  tencache endurance step.trace.jsonl.zst -m g5.xlarge -p zero-infinity --tbw 600TB\n"
       "  tencache endurance --model llama-3-8b --batch 1 --seq 2048 -m g5.xlarge -p foresight --dwpd 1 --duty 50");
@@ -87,7 +87,7 @@ void add_question_commands(CLI::App& app, Command& chosen) {
   add_question(
       app, chosen, sensitivity_question(),
       "Time against one or two figures of the machine, and where more gains nothing",
-      "The same as JSON (docs/schemas/sensitivity.schema.json)",
+      "The same as JSON (schemas/sensitivity.schema.json)",
       "A knee is the least value from which on more gains less than the tolerance; found by bisection. The bound is "
       "always a line.\nExit code 1: nothing fits anywhere.\n\n"
       "Examples:\n"

@@ -49,9 +49,10 @@ TEST_F(Installed, TrainsWhereItWasMovedTo) {
 }
 
 TEST_F(Installed, BringsCompletionAndDocuments) {
-  for (const char* file : {"share/bash-completion/completions/tencache", "share/zsh/vendor-completions/_tencache",
-                           "share/fish/vendor_completions.d/tencache.fish", "share/doc/tencache/copyright",
-                           "share/doc/tencache/policies.md", "share/doc/tencache/CHANGELOG.md"}) {
+  for (const char* file : {"share/bash-completion/completions/tencache", "share/doc/tencache/copyright",
+                           "share/doc/tencache/policies.md", "share/doc/tencache/CHANGELOG.md",
+                           "share/doc/tencache/schemas/machine.schema.json",  // of an input, and of an answer
+                           "share/doc/tencache/schemas/bound.schema.json"}) {
     EXPECT_TRUE(fs::exists(path("moved") + "/" + file)) << file;
   }
 }

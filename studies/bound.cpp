@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <memory>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "core/error.h"
@@ -13,6 +13,7 @@
 #include "studies/bound_late.h"
 #include "studies/bound_paths.h"
 #include "studies/bound_trace.h"
+#include "studies/bound_windows.h"
 #include "traces/transform/lower.h"
 #include "traces/transform/split_ranks.h"
 
@@ -20,23 +21,22 @@ namespace tencache {
 namespace {
 
 constexpr std::size_t parts_at_most = 400;
+constexpr std::size_t parts_to_choose_weights = 64;
 constexpr std::size_t most_turns = 4;
 
-// A way to bound the time of a window [i, j) of parts: what its fixed ops need, which may be negative, and what each
-// movable op adds if it stays on the GPU.
+// A way to bound the time of a window: what its fixed ops need, which may be negative, and what each movable op adds if
+// it stays on the GPU.
 struct Need {
   std::string name;  // empty: the compute
   std::vector<TierId> inside;
   Border border;
-  double bytes_per_second = 0;
-  double held = 0;                             // bytes that need not cross
-  std::shared_ptr<const WindowDemand> demand;  // bytes
-  bool in = false, out = false;
+  double bytes_per_second = 1;
+  double held = 0;                      // bytes that need not cross
+  Crossed crossed = {};
   std::vector<double> of_movable = {};  // nanoseconds
 
-  double bytes(std::size_t i, std::size_t j) const {
-    return (in ? demand->in.at(i, j) : 0) + (out ? demand->out.at(i, j) : 0) - held;
-  }
+  bool in() const { return crossed.crossing != Crossing::out; }
+  bool out() const { return crossed.crossing != Crossing::in; }
 };
 
 // The CPU's lane: T >= fixed_ns + sum of of_movable over the ops that are moved to it.
@@ -73,23 +73,22 @@ class RankBound {
  public:
   // `sides`: those of the iteration as it is, for one that was turned; empty: this is it.
   RankBound(const Trace& trace, const MachineSpec& machine, std::vector<CpuSide> sides = {})
-      : machine_(machine), trace_(trace, machine), cuts_(trace_, parts_at_most), sides_(std::move(sides)) {
-    compute_.assign(cuts_.count() + 1, 0);
-    for (std::size_t unit = 0; unit < trace_.units.size(); ++unit) {
-      compute_[cuts_.part_of_unit[unit] + 1] += static_cast<double>(trace_.units[unit].gpu_ns);
-    }
-    for (std::size_t part = 0; part < cuts_.count(); ++part) compute_[part + 1] += compute_[part];
+      : machine_(machine), trace_(trace, machine), sides_(std::move(sides)) {
     add_needs();
-    for (const Need& need : needs_) base_.push_back(base_of(need));
+    std::vector<Crossed> crossed;
+    for (const Need& need : needs_) crossed.push_back(need.crossed);
+    cut_ = cut(trace_, BoundCuts(trace_, parts_at_most), crossed);
     if (sides_.empty()) add_cpu_sides();
-    choose_weights();
+    find_exceeding();
+    choose_weights(cut(trace_, cut_.cuts.coarser(trace_, parts_to_choose_weights), crossed));
   }
 
-  Bound bound() const {
+  Bound bound() {
     Bound bound = own_bound();
     // What holds for a steady period only.
     bound.any_run_seconds = bound.seconds;
     add_late_terms(bound, true);
+    bound.steps = steps_;
     return bound;
   }
 
@@ -115,15 +114,14 @@ class RankBound {
   }
 
   // As of one that began with that op of the iteration as it is.
-  void bind_turned(Bound& bound, OpIndex begin) const {
-    std::vector<std::size_t> all(needs_.size());
-    std::iota(all.begin(), all.end(), std::size_t{0});
-    const Best together = best(all);
+  void bind_turned(Bound& bound, OpIndex begin) {
+    const BestWindows together = best(exceeding_);
+    bound.steps += steps_;
     const double seconds = together.ns * (1 - 1e-12) * 1e-9;
     if (seconds <= bound.seconds) return;
     std::vector<double> excess_ns(needs_.size(), 0);
-    for (const Window& window : together.windows) {
-      if (window.need != 0) excess_ns[window.need] += window.ns - window.compute_ns;
+    for (const NeededWindow& window : together.windows) {
+      if (window.need != 0) excess_ns[window.need] += window.ns - window.first_ns;
     }
     const auto most = std::max_element(excess_ns.begin(), excess_ns.end());
     if (*most <= 0) return;
@@ -140,7 +138,7 @@ class RankBound {
     as_recorded(term.windows);
     bind(bound, term, seconds);
     bound.windows.clear();
-    for (const Window& window : together.windows) {
+    for (const NeededWindow& window : together.windows) {
       if (window.need != 0) bound.windows.push_back(described(window));
     }
     as_recorded(bound.windows);
@@ -150,29 +148,27 @@ class RankBound {
   }
 
  private:
-  Bound own_bound() const {
+  Bound own_bound() {
     Bound bound;
     const auto term = [&bound](const char* name, double ns) {
       bound.terms.push_back({.name = name, .seconds = ns * 1e-9});
       if (bound.term.empty() || ns * 1e-9 > bound.seconds) bind(bound, bound.terms.back(), ns * 1e-9);
     };
-    term("compute", best({0}).ns);
+    const BestWindows compute = best({0});
+    term("compute", compute.ns);
     term("cpu", std::max(0.0, static_cast<double>(trace_.cpu_ns)));
     term("dependencies", static_cast<double>(trace_.dependencies_ns));
     bound.compute_seconds = bound.seconds;
     bound.compute_term = bound.term;
-    std::vector<std::size_t> all = {0};
     for (std::size_t need = 1; need < needs_.size(); ++need) {
-      all.push_back(need);
-      const Best alone = best({0, need});
-      bound.terms.push_back(with_windows(need, alone));
+      bound.terms.push_back(with_windows(need, exceeds(need) ? best({0, need}) : compute));
     }
     add_late_terms(bound, false);
-    const Best together = best(all);
+    const BestWindows together = best(exceeding_);
     std::vector<double> excess_ns(needs_.size(), 0);
-    for (const Window& window : together.windows) {
+    for (const NeededWindow& window : together.windows) {
       if (window.need == 0) continue;
-      excess_ns[window.need] += window.ns - window.compute_ns;
+      excess_ns[window.need] += window.ns - window.first_ns;
       bound.windows.push_back(described(window));
     }
     sort_windows(bound.windows);
@@ -187,16 +183,6 @@ class RankBound {
     return bound;
   }
 
-  struct Window {
-    std::size_t begin = 0, end = 0;
-    std::size_t need = 0;           // the greatest; 0: compute
-    double ns = 0, compute_ns = 0;  // of that need, and of the compute alone
-  };
-  struct Best {
-    double ns = 0;
-    std::vector<Window> windows = {};
-  };
-
   static void bind(Bound& bound, BoundTerm term, double seconds) {
     bound.seconds = seconds;
     bound.term = term.name;
@@ -204,13 +190,13 @@ class RankBound {
   }
 
   // The need as a term, with its own windows of these.
-  BoundTerm with_windows(std::size_t need, const Best& best) const {
+  BoundTerm with_windows(std::size_t need, const BestWindows& best) const {
     BoundTerm term{.name = needs_[need].name,
                    .seconds = best.ns * 1e-9,
                    .inside = needs_[need].inside,
                    .links = needs_[need].border.links,
                    .bytes_per_second = needs_[need].bytes_per_second};
-    for (const Window& window : best.windows) {
+    for (const NeededWindow& window : best.windows) {
       if (window.need == need) term.windows.push_back(described(window));
     }
     sort_windows(term.windows);
@@ -231,7 +217,7 @@ class RankBound {
       double most = 0;
       std::size_t place = 0;
       for (std::size_t unit = 0; unit < trace_.units.size(); ++unit) {
-        const double bytes = (need.in ? in[unit] : 0) + (need.out ? out[unit] : 0) - need.held;
+        const double bytes = (need.in() ? in[unit] : 0) + (need.out() ? out[unit] : 0) - need.held;
         if (bytes <= most) continue;
         most = bytes;
         place = unit;
@@ -258,22 +244,6 @@ class RankBound {
     }
   }
 
-  double compute_of(std::size_t i, std::size_t j) const { return compute_[j] - compute_[i]; }
-  double base_ns(const Need& need, std::size_t i, std::size_t j) const {
-    return need.name.empty() ? compute_of(i, j) : need.bytes(i, j) * 1e9 / need.bytes_per_second;
-  }
-
-  // base_ns of every window, those that end at the same part beside each other: what `best` goes through, for each
-  // weight again.
-  std::vector<double> base_of(const Need& need) const {
-    std::vector<double> base(first_ending_at(cuts_.count() + 1));
-    for (std::size_t i = 0; i < cuts_.count(); ++i) {
-      for (std::size_t j = i + 1; j <= cuts_.count(); ++j) base[first_ending_at(j) + i] = base_ns(need, i, j);
-    }
-    return base;
-  }
-  static std::size_t first_ending_at(std::size_t j) { return j * (j - 1) / 2; }
-
   void add_needs() {
     Need compute;
     for (const MovableOp& op : trace_.movable) compute.of_movable.push_back(static_cast<double>(op.gpu_ns));
@@ -282,34 +252,31 @@ class RankBound {
     std::vector<bool> inside(machine_.tiers.size(), false);
     std::vector<TierId> tiers;
     double capacity = 0;
-    std::array<std::shared_ptr<const WindowDemand>, 2> demands;
     for (TierId tier = 0; tier + std::size_t{1} < machine_.tiers.size(); ++tier) {
       inside[tier] = true;
       tiers.push_back(tier);
       if (machine_.tiers[tier].capacity >= unlimited) break;
       capacity += static_cast<double>(machine_.tiers[tier].capacity);
       const bool with_cpu = cpu != no_tier && inside[cpu];
-      auto& demand = demands[with_cpu ? 1 : 0];
-      if (demand == nullptr) demand = std::make_shared<WindowDemand>(window_demand(trace_, cuts_, with_cpu));
       double held = capacity;
       if (machine_.staging.count > 0 && inside[machine_.staging.tier])
         held += static_cast<double>(machine_.staging.all_bytes());
       const Border in = border_of(machine_, inside, Crossing::in), out = border_of(machine_, inside, Crossing::out);
       const Border both = border_of(machine_, inside, Crossing::both);
-      add_need(name_of(tiers, "fetch", "read"), tiers, in, held, demand, true, false);
-      add_need(name_of(tiers, "evict", "write"), tiers, out, held, demand, false, true);
+      add_need(name_of(tiers, "fetch", "read"), tiers, in, held, {Crossing::in, with_cpu});
+      add_need(name_of(tiers, "evict", "write"), tiers, out, held, {Crossing::out, with_cpu});
       if (both.bandwidth < in.bandwidth + out.bandwidth || both.sustained < in.sustained + out.sustained)
-        add_need(name_of(tiers, "fetch+evict", "read+write"), tiers, both, 2 * held, demand, true, true);
+        add_need(name_of(tiers, "fetch+evict", "read+write"), tiers, both, 2 * held, {Crossing::both, with_cpu});
     }
   }
   void add_need(const std::string& name, const std::vector<TierId>& tiers, const Border& border, double held,
-                const std::shared_ptr<const WindowDemand>& demand, bool in, bool out) {
-    Need need{.name = name, .inside = tiers, .border = border, .held = held, .demand = demand, .in = in, .out = out};
+                Crossed crossed) {
+    Need need{.name = name, .inside = tiers, .border = border, .held = held, .crossed = crossed};
     const auto add = [&](double bytes_per_second) {
       need.of_movable.clear();
       for (const MovableOp& op : trace_.movable) {
         const double bytes =
-            (in ? static_cast<double>(op.bytes_in) : 0) + (out ? static_cast<double>(op.bytes_out) : 0);
+            (need.in() ? static_cast<double>(op.bytes_in) : 0) + (need.out() ? static_cast<double>(op.bytes_out) : 0);
         need.of_movable.push_back(bytes * 1e9 / bytes_per_second);
       }
       need.bytes_per_second = bytes_per_second;
@@ -371,22 +338,42 @@ class RankBound {
     return side;
   }
 
+  // Needs that take longer than the compute in some window, whatever the weight: of two sums of minima, the greater
+  // exceeds the other by no more than the sum of what each of its terms exceeds the other's. Always with the compute.
+  void find_exceeding() {
+    const std::vector<double> nothing(cut_.cuts.count() + 1, 0);
+    exceeding_ = {0};
+    for (std::size_t need = 1; need < needs_.size(); ++need) {
+      const std::vector<double> more = before_parts(cut_, [&](std::size_t op) {
+        return std::max(0.0, needs_[need].of_movable[op] - needs_[0].of_movable[op]);
+      });
+      const std::array needs = {window_need(cut_, 0, nothing), window_need(cut_, need, more)};
+      const BestWindows best = best_windows(needs, 1);
+      steps_ += best.steps;
+      if (std::ranges::any_of(best.windows, [](const NeededWindow& window) { return window.need == 1; }))
+        exceeding_.push_back(need);
+    }
+  }
+  bool exceeds(std::size_t need) const { return std::ranges::binary_search(exceeding_, need); }
+
   // Of all sides and some weights those with which the windows of all needs together, or one alone, bound the most.
-  void choose_weights() {
+  void choose_weights(const CutTrace& coarse) {
     weights_ = {{.weight = 0, .side = &sides_[0]}};
     if (trace_.movable.empty()) return;
-    std::vector<std::vector<std::size_t>> together = {{0}, {0}};
-    for (std::size_t need = 1; need < needs_.size(); ++need) together[1].push_back(need);
-    for (std::size_t need = 1; need + 1 < needs_.size() && needs_.size() > 2; ++need) together.push_back({0, need});
+    std::vector<std::vector<std::size_t>> together = {{0}};
+    if (exceeding_.size() > 1) together.push_back(exceeding_);
+    for (std::size_t need = 1; need + 1 < needs_.size(); ++need) {
+      if (exceeds(need)) together.push_back({0, need});
+    }
     for (const std::vector<std::size_t>& needs : together) {
-      Weight best = weights_[0];
-      double most = roughly_best_ns(needs, best);
+      Weight best_weight = weights_[0];
+      double most = best(coarse, needs, best_weight).ns;
       const auto attempt = [&](Weight weight) {
         if (weight.weight <= 0 || weight.weight >= 1) return;
-        const double ns = roughly_best_ns(needs, weight);
+        const double ns = best(coarse, needs, weight).ns;
         if (ns <= most) return;
         most = ns;
-        best = weight;
+        best_weight = weight;
       };
       for (const CpuSide& side : sides_) {
         for (const double weight : {0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8}) {
@@ -398,109 +385,68 @@ class RankBound {
         if (on_gpu > 0 && on_cpu > 0) attempt({.weight = on_gpu / (on_gpu + on_cpu), .side = &side});
       }
       for (double step = 0.05; step > 0.005; step /= 2) {
-        const Weight around = best;
+        const Weight around = best_weight;
         attempt({.weight = around.weight + step, .side = around.side});
         attempt({.weight = around.weight - step, .side = around.side});
       }
-      if (best.weight > 0) weights_.push_back(best);
+      if (best_weight.weight > 0) weights_.push_back(best_weight);
     }
   }
 
-  // What movable ops add to windows at least, by part: running sums.
-  std::vector<double> movable_sums(const Need& need, const Weight& weight) const {
-    std::vector<double> sums(cuts_.count() + 1, 0);
-    for (std::size_t i = 0; i < trace_.movable.size(); ++i) {
-      const MovableOp& op = trace_.movable[i];
-      sums[cuts_.part_of_unit[op.unit] + 1] +=
-          std::min((1 - weight.weight) * need.of_movable[i], weight.weight * weight.side->of_movable[i]);
+  // What movable ops add to windows, before each part.
+  template <typename OfMovable>
+  std::vector<double> before_parts(const CutTrace& cut, OfMovable ns) const {
+    std::vector<double> sums(cut.cuts.count() + 1, 0);
+    for (std::size_t op = 0; op < trace_.movable.size(); ++op) {
+      sums[cut.cuts.part_of_unit[trace_.movable[op].unit] + 1] += ns(op);
     }
-    for (std::size_t part = 0; part < cuts_.count(); ++part) sums[part + 1] += sums[part];
+    std::partial_sum(sums.begin(), sums.end(), sums.begin());
     return sums;
+  }
+  WindowNeed window_need(const CutTrace& cut, std::size_t need, std::span<const double> movable_ns) const {
+    return {.compute_ns = need == 0 ? std::span<const double>(cut.compute_ns) : std::span<const double>(),
+            .movable_ns = movable_ns,
+            .changes = cut.changes[need],
+            .held = needs_[need].held,
+            .bytes_per_second = needs_[need].bytes_per_second};
   }
 
   // The best disjoint windows for these needs, over all weights.
-  Best best(const std::vector<std::size_t>& needs) const {
-    Best result;
+  BestWindows best(const std::vector<std::size_t>& needs) {
+    BestWindows result;
     for (const Weight& weight : weights_) {
-      Best one = best(needs, weight);
+      BestWindows one = best(cut_, needs, weight);
       if (weight.weight == 0 || one.ns > result.ns) result = std::move(one);
     }
     return result;
   }
-  Best best(const std::vector<std::size_t>& needs, const Weight& weight) const {
-    const std::size_t parts = cuts_.count();
-    std::vector<std::vector<double>> sums;
-    for (const std::size_t need : needs) sums.push_back(movable_sums(needs_[need], weight));
+  // needs[0] is the compute.
+  BestWindows best(const CutTrace& cut, const std::vector<std::size_t>& needs, const Weight& weight) {
     const double gpu_weight = 1 - weight.weight;
-    std::vector<double> most(parts + 1, 0), cost(parts);
-    std::vector<std::uint64_t> which(parts);
-    std::vector<Window> last(parts + 1);
-    for (std::size_t j = 1; j <= parts; ++j) {
-      std::fill(cost.begin(), cost.end(), 0.0);
-      std::fill(which.begin(), which.end(), 0);
-      for (std::size_t n = 0; n < needs.size(); ++n) {
-        const double* base = base_[needs[n]].data() + first_ending_at(j);
-        const double* sum = sums[n].data();
-        for (std::size_t i = 0; i < j; ++i) {
-          const double ns = gpu_weight * base[i] + sum[j] - sum[i];
-          const bool more = ns > cost[i];
-          cost[i] = more ? ns : cost[i];
-          which[i] = more ? needs[n] : which[i];
-        }
-      }
-      most[j] = -1;
-      for (std::size_t i = 0; i < j; ++i) {
-        if (most[i] + cost[i] <= most[j]) continue;
-        most[j] = most[i] + cost[i];
-        last[j] = {.begin = i, .end = j, .need = which[i], .ns = cost[i]};
-      }
-      const std::size_t i = last[j].begin;  // needs[0] is the compute
-      last[j].compute_ns = gpu_weight * base_[0][first_ending_at(j) + i] + sums[0][j] - sums[0][i];
+    std::vector<std::vector<double>> movable_ns;
+    std::vector<WindowNeed> weighted;
+    for (const std::size_t need : needs) {
+      movable_ns.push_back(before_parts(cut, [&](std::size_t op) {
+        return std::min(gpu_weight * needs_[need].of_movable[op], weight.weight * weight.side->of_movable[op]);
+      }));
+      weighted.push_back(window_need(cut, need, movable_ns.back()));
     }
-    Best result{.ns = most[parts] + weight.weight * weight.side->fixed_ns};
-    for (std::size_t j = parts; j > 0; j = last[j].begin) result.windows.push_back(last[j]);
-    std::reverse(result.windows.begin(), result.windows.end());
+    BestWindows result = best_windows(weighted, gpu_weight);
+    steps_ += result.steps;
+    result.ns += weight.weight * weight.side->fixed_ns;
+    for (NeededWindow& window : result.windows) window.need = needs[window.need];
     return result;
   }
 
-  // The same over fewer cuts: to choose weights by.
-  double roughly_best_ns(const std::vector<std::size_t>& needs, const Weight& weight) const {
-    constexpr std::size_t cuts = 64;
-    const std::size_t parts = cuts_.count(), stride = (parts + cuts - 1) / cuts;
-    std::vector<std::vector<double>> sums;
-    for (const std::size_t need : needs) sums.push_back(movable_sums(needs_[need], weight));
-    const auto phase_at = [&](std::size_t unit) { return trace_.trace->ops[trace_.units[unit].first].phase; };
-    std::vector<std::size_t> places(1, 0);
-    for (std::size_t part = 1; part < parts; ++part) {
-      const std::size_t unit = cuts_.first_unit[part];
-      if (part % stride == 0 || phase_at(unit) != phase_at(unit - 1)) places.push_back(part);
-    }
-    places.push_back(parts);
-    std::vector<double> most(places.size(), 0);
-    for (std::size_t b = 1; b < places.size(); ++b) {
-      const std::size_t j = places[b];
-      most[b] = -1;
-      for (std::size_t a = 0; a < b; ++a) {
-        const std::size_t i = places[a];
-        double cost = 0;
-        for (std::size_t n = 0; n < needs.size(); ++n) {
-          const double base = base_[needs[n]][first_ending_at(j) + i];
-          cost = std::max(cost, (1 - weight.weight) * base + sums[n][j] - sums[n][i]);
-        }
-        most[b] = std::max(most[b], most[a] + cost);
-      }
-    }
-    return most.back() + weight.weight * weight.side->fixed_ns;
-  }
-
-  BoundWindow described(const Window& window) const {
+  BoundWindow described(const NeededWindow& window) const {
+    const std::vector<std::uint32_t>& first_unit = cut_.cuts.first_unit;
     const std::size_t last_unit =
-        window.end == cuts_.count() ? trace_.units.size() - 1 : cuts_.first_unit[window.end] - std::size_t{1};
-    return {.first = trace_.units[cuts_.first_unit[window.begin]].first,
+        window.end == cut_.cuts.count() ? trace_.units.size() - 1 : first_unit[window.end] - std::size_t{1};
+    return {.first = trace_.units[first_unit[window.begin]].first,
             .last = trace_.units[last_unit].end - 1,
             .seconds = window.ns * 1e-9,
-            .compute_seconds = compute_of(window.begin, window.end) * 1e-9,
-            .bytes = window.need == 0 ? 0 : std::max(0.0, needs_[window.need].bytes(window.begin, window.end)),
+            .compute_seconds = (cut_.compute_ns[window.end] - cut_.compute_ns[window.begin]) * 1e-9,
+            .bytes = window.need == 0 ? 0 : std::max(0.0, window.bytes),
             .term = needs_[window.need].name};
   }
   static void sort_windows(std::vector<BoundWindow>& windows) {
@@ -543,12 +489,12 @@ class RankBound {
 
   const MachineSpec& machine_;
   BoundTrace trace_;
-  BoundCuts cuts_;
-  std::vector<double> compute_;            // of the fixed GPU ops before each part, nanoseconds
-  std::vector<Need> needs_;                // [0]: compute
-  std::vector<std::vector<double>> base_;  // of each need
-  std::vector<CpuSide> sides_;             // [0]: the whole lane
+  std::vector<Need> needs_;  // [0]: compute
+  CutTrace cut_;             // what it needs: of each need
+  std::vector<std::size_t> exceeding_;
+  std::vector<CpuSide> sides_;  // [0]: the whole lane
   std::vector<Weight> weights_;
+  std::uint64_t steps_ = 0;
 };
 
 Bound bound_of_rank(const Trace& recorded_trace, const MachineSpec& machine) {
@@ -558,7 +504,7 @@ Bound bound_of_rank(const Trace& recorded_trace, const MachineSpec& machine) {
     time_cpu_ops(*timed, machine);
   }
   const Trace& trace = timed ? *timed : recorded_trace;
-  const RankBound recorded(trace, machine);
+  RankBound recorded(trace, machine);
   Bound bound = recorded.bound();
   for (const OpIndex begin : recorded.turning_points()) {
     const Trace begun_there = turned(trace, begin);
@@ -584,6 +530,7 @@ Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
   const std::vector<Trace> traces = split_ranks(trace);
   Bound result;
   double compute_seconds = 0, any_run_seconds = 0;
+  std::uint64_t steps = 0;
   std::string compute_term, misfit;
   for (std::size_t rank = 0; rank < count; ++rank) {
     Bound one = bound_of_rank(traces[rank], machine.of_rank(rank));
@@ -592,6 +539,7 @@ Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
       compute_term = one.compute_term;
     }
     any_run_seconds = std::max(any_run_seconds, one.any_run_seconds);
+    steps += one.steps;
     if (misfit.empty() && !one.misfit.empty()) misfit = "rank " + std::to_string(rank) + ": " + one.misfit;
     if (rank > 0 && one.seconds <= result.seconds) continue;
     result = std::move(one);
@@ -613,6 +561,7 @@ Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
   result.compute_seconds = compute_seconds;
   result.any_run_seconds = any_run_seconds;
   result.compute_term = compute_term;
+  result.steps = steps;
   result.misfit = misfit;
   return result;
 }

@@ -30,7 +30,7 @@
 //                began, at most M, or came in over the links since, at most B of them a second: time(W) >= (D - M) / B.
 //                What W writes and others read later, P bytes, is inside when W ends, or has gone out: time(W) >= (P -
 //                M) / B. And time(W) >= the compute in W. The sum over windows of the greatest of these is a bound; the
-//                best cut is found by dynamic programming over some hundred places (any cut is a bound).
+//                best cut at some hundred places is found in n log n (studies/bound_windows.h; any cut is a bound).
 //                  - What W makes and reads needs no link, nor does what nobody reads again.
 //                  - A run of reorderable ops is never cut, and what it writes counts as made before it is read.
 //                  - A movable op brings in what only it uses, if it stays on the GPU: weighed against the CPU's time
@@ -102,13 +102,14 @@ struct Bound {
   std::size_t rank = 0;              // with the greatest bound
   std::vector<BoundTerm> terms;      // of that rank, each alone; memory terms with the compute of their windows
   std::vector<BoundWindow> windows;  // of all terms together: those that are longer than their compute
+  std::uint64_t steps = 0;           // windows, and changes of what they need, that were looked at; n log n for n ops
   std::string misfit;                // why no policy but `ideal` can run it at all; empty: nothing speaks against it
 };
 
 // The least mean time of a steady period, or of the last `iterations` of a run that did not become steady.
 double least_seconds(double seconds, double any_run_seconds, bool steady, std::uint64_t iterations);
 
-// The trace must be valid. Throws Error if the machine has fewer ranks than the trace. Some tenths of a second for a
+// The trace must be valid. Throws Error if the machine has fewer ranks than the trace. Some seconds for a
 // million ops; the same result for the same input.
 Bound lower_bound_of(const Trace& trace, const MachineSpec& machine);
 

@@ -78,37 +78,4 @@ class BoundTrace {
   Nanoseconds dependencies_ns = 0;     // the longest chain that leads round the iteration once
 };
 
-// The iteration cut into `count` parts of whole units, for windows [i, j) of parts.
-class BoundCuts {
- public:
-  // At most about `most` parts, ending where much time or many bytes have been used, and where phases change.
-  BoundCuts(const BoundTrace& trace, std::size_t most);
-
-  std::size_t count() const { return first_unit.size(); }
-  std::vector<std::uint32_t> first_unit;    // of each part
-  std::vector<std::uint32_t> part_of_unit;  // by unit
-};
-
-// By window [i, j): bytes. Row i, column j, both up to the number of parts.
-class WindowBytes {
- public:
-  explicit WindowBytes(std::size_t parts) : side_(parts + 1), bytes_(side_ * side_, 0.0) {}
-  double at(std::size_t i, std::size_t j) const { return bytes_[i * side_ + j]; }
-  // To all windows with i in [i_begin, i_end) and j in [j_begin, j_end); take effect with `sum`.
-  void add(std::size_t i_begin, std::size_t i_end, std::size_t j_begin, std::size_t j_end, double bytes);
-  void sum();
-
- private:
-  std::size_t side_;
-  std::vector<double> bytes_;
-};
-
-struct WindowDemand {
-  WindowBytes in, out;
-};
-
-// What the fixed GPU ops of each window bring into, and send out of, a set of tiers around the GPU's, but for what the
-// set holds at the window's begin or end. `with_cpu`: the tier of the CPU's lane is one of them.
-WindowDemand window_demand(const BoundTrace& trace, const BoundCuts& cuts, bool with_cpu);
-
 }  // namespace tencache

@@ -1,48 +1,75 @@
-"""Includes go down the list of layers and never up. docs/architecture.md describes the layers.
+"""Includes go where the map in CONTRIBUTING.md allows: each folder's "May use" names what it may include.
+
+    May use: `a`, `b`.              these, and files of its own
+    May use: the standard library.  nothing else of ours
+    May use: all above.             all folders above it in the map; "all above, not `a`": but that one
+    …; `sub/` also `c`.             a folder in it may use the same, the folder around it, and these
 """
-import collections
 import os
 import re
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LAYERS = ["core", "core/engine", "policies", "traces", "configs", "sim", "executor", "executor/torch", "studies",
-          "answers", "cli", "gui", "python"]
 
 
-def layer_of(path):
+def allowed():
+    """folder -> those that it may include, in the order of the map."""
+    with open(os.path.join(ROOT, "CONTRIBUTING.md"), encoding="utf-8") as file:
+        lines = re.search(r"^## Map\n(.*?)^## ", file.read(), re.MULTILINE | re.DOTALL).group(1)
+    found = {}
+    for entry in re.split(r"^- ", lines, flags=re.MULTILINE)[1:]:
+        entry = " ".join(entry.split("\n\n")[0].split())
+        uses = re.search(r"May use: (.*?)\.$", entry)
+        if not uses:
+            continue
+        folder = re.match(r"`([a-z/]+)/`", entry).group(1)
+        own, *others = uses.group(1).split("; ")
+        if own.startswith("all above"):
+            found[folder] = set(found) - set(re.findall(r"`([a-z/]+)`", own))
+        elif own == "the standard library":
+            found[folder] = set()
+        else:
+            found[folder] = set(re.findall(r"`([a-z/]+)`", own))
+        for other in others:
+            sub, more = re.fullmatch(r"`([a-z]+)/` also (.*)", other).groups()
+            found[f"{folder}/{sub}"] = found[folder] | {folder} | set(re.findall(r"`([a-z/]+)`", more))
+    return found
+
+
+def layer_of(path, layers):
     folder = os.path.dirname(path)
-    while folder:
-        if folder in LAYERS:
-            return folder
+    while folder and folder not in layers:
         folder = os.path.dirname(folder)
-    return None
+    return folder or None
 
 
-def sources():
-    for top in {layer.split("/")[0] for layer in LAYERS}:
+def sources(layers):
+    for top in {layer.split("/")[0] for layer in layers}:
         for folder, _, names in os.walk(os.path.join(ROOT, top)):
             for name in names:
                 if name.endswith((".h", ".cpp", ".cu", ".cuh")):
                     yield os.path.relpath(os.path.join(folder, name), ROOT)
 
 
-def upward_includes():
-    """(from, to) -> how many, of files."""
-    found = collections.Counter()
-    for path in sources():
-        own = LAYERS.index(layer_of(path))
-        with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-            for included in re.findall(r'^#include "([^"]+)"', file.read(), re.MULTILINE):
-                layer = layer_of(included)
-                if layer is not None and LAYERS.index(layer) > own:
-                    found[path, included] += 1
-    return found
-
-
 class Layers(unittest.TestCase):
-    def test_includes_go_down(self):
-        self.assertEqual(set(upward_includes()), set(), "includes that go up the list of layers")
+    def test_the_map_names_all(self):
+        layers = allowed()
+        self.assertEqual(set().union(*layers.values()) - set(layers), set(), "folders that are used and not in the map")
+        with_sources = {entry.name for entry in os.scandir(ROOT) if entry.is_dir() and
+                        any(name.endswith(".h") for _, _, names in os.walk(entry.path) for name in names)}
+        self.assertEqual({name for name in with_sources if not name.startswith((".", "build"))} - {"tests", "bench"},
+                         {layer.split("/")[0] for layer in layers})
+
+    def test_includes_are_allowed(self):
+        layers, wrong = allowed(), []
+        for path in sources(layers):
+            own = layer_of(path, layers)
+            with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+                for included in re.findall(r'^#include "([^"]+)"', file.read(), re.MULTILINE):
+                    layer = layer_of(included, layers)
+                    if layer not in layers[own] | {own, None}:
+                        wrong.append(f"{path} includes {included}")
+        self.assertEqual(wrong, [], "includes that the map in CONTRIBUTING.md does not allow")
 
 
 if __name__ == "__main__":

@@ -3,10 +3,13 @@
 
     tests/run.py [--preset release] [--sanitizers] [-- CTEST ARGUMENTS…]
 
-The last line is "N passed, N failed, N skipped". A preset that does not build, and a ctest that fails without a failed
-test, count as one failure. Sanitizers that do not start on this system count as one skipped test.
+Rung by rung, from the small to the whole (CONTRIBUTING.md has the ladder); what is above the first rung that fails is
+not run, since its failures would only repeat the first one's. The last line is "N passed, N failed, N skipped". A
+preset that does not build, and a ctest that fails without a failed test, count as one failure. Tests above a rung that
+failed count as skipped, and so do sanitizers that do not start on this system, as one test.
 """
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +18,8 @@ import xml.etree.ElementTree
 
 from build import ROOT, build, environment, heading
 
+# Labels of ctest, which tests/CMakeLists.txt makes of folders; None: tests without one.
+RUNGS = ["exact", "closed_form", "golden", "property", "differential", "fuzz", "live", "faces", "frozen", None]
 SANITIZERS = [("asan", "address", "tencache_tests"), ("tsan", "thread", "tencache_tests_tsan")]
 
 
@@ -43,20 +48,49 @@ class Run:
             complain(f"preset '{name}' does not build; counted as one failure")
             self.counts["failed"] += 1
             return
-        heading(f"Testing preset '{name}'")
-        results, failed_before = os.path.join(ROOT, "build", name, "tests.xml"), self.counts["failed"]
+        ran, failed_before = 0, self.counts["failed"]
+        for index, rung in enumerate(RUNGS):
+            ran += self.rung(name, rung)
+            if self.counts["failed"] > failed_before:
+                left = sum(self.count(name, other) for other in RUNGS[index + 1:])
+                if left > 0:
+                    complain(f"{left} tests above this rung were not run; counted as skipped")
+                    self.counts["skipped"] += left
+                return
+        if ran == 0 and not self.ctest_arguments:
+            complain(f"preset '{name}' has no tests; counted as one failure")
+            self.counts["failed"] += 1
+
+    def ctest(self, name, rung):
+        """The command for a rung: tests with its label, or with none of them."""
+        labels = ["-L", f"^{rung}$"] if rung else ["-LE", f"^({'|'.join(filter(None, RUNGS))})$"]
+        return [*self.prefix, "ctest", "--preset", name, "--no-tests=ignore", *labels, *self.ctest_arguments]
+
+    def count(self, name, rung):
+        """How many tests a rung has."""
+        shown = subprocess.run([*self.ctest(name, rung), "--show-only=json-v1"], cwd=ROOT, env=environment(), text=True,
+                               stdout=subprocess.PIPE)
+        return len(json.loads(shown.stdout)["tests"]) if shown.returncode == 0 else 0
+
+    def rung(self, name, rung):
+        """Runs one; returns how many tests it has."""
+        tests = self.count(name, rung)
+        if tests == 0:
+            return 0
+        heading(f"Testing preset '{name}': {rung or 'others'}")
+        results, failed_before = os.path.join(ROOT, "build", name, f"tests-{rung}.xml"), self.counts["failed"]
         if os.path.exists(results):
             os.remove(results)
-        command = [*self.prefix, "ctest", "--preset", name, "--parallel", str(len(os.sched_getaffinity(0))),
-                   "--output-junit", results, *self.ctest_arguments]
+        command = [*self.ctest(name, rung), "--parallel", str(len(os.sched_getaffinity(0))), "--output-junit", results]
         status = subprocess.run(command, cwd=ROOT, env=environment()).returncode
         if os.path.exists(results):
             for case in xml.etree.ElementTree.parse(results).getroot().iter("testcase"):
                 self.counts[outcome(case)] += 1
-        # ctest may fail without a failed test: none found, a broken test file.
+        # ctest may fail without a failed test: a broken test file.
         if status != 0 and self.counts["failed"] == failed_before:
             complain(f"ctest stopped with status {status}; counted as one failure")
             self.counts["failed"] += 1
+        return tests
 
     def sanitizers(self):
         # Sanitizers of GCC 12 do not start under kernels that randomise addresses with more bits than they expect.
@@ -84,8 +118,7 @@ class Run:
 def main():
     arguments, ctest_arguments = sys.argv[1:], []
     if "--" in arguments:
-        # A selection may leave nothing to do under one of the presets.
-        ctest_arguments = ["--no-tests=ignore", *arguments[arguments.index("--") + 1:]]
+        ctest_arguments = arguments[arguments.index("--") + 1:]
         arguments = arguments[:arguments.index("--")]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="release")

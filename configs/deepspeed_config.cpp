@@ -14,6 +14,7 @@
 #include "configs/lenient_json.h"
 #include "core/error.h"
 #include "core/units.h"
+#include "policies/registry.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {
@@ -258,14 +259,18 @@ class Reader {
 
   // ---- What they mean.
 
+  static std::string policy_of_stage(std::uint32_t stage) {
+    return policies_with([&](const Counterparts& counterparts) { return counterparts.zero_stage == stage; }).at(0);
+  }
+
   void read_stage(Json& stages) {
     const std::uint64_t stage = stages.contains("stage") ? count_of("stage", stages["stage"]).value_or(0) : 0;
     const std::string states = device(stages, optimizer), params = device(stages, param);
     if (stage == 3) {
-      config_.policy = "zero-infinity";
+      config_.policy = policy_of_stage(3);
       config_.settings["offload_param"] = params;
       if (states == "none") {
-        warn("the optimizer is not offloaded, which zero-infinity cannot: it is simulated on the CPU");
+        warn("the optimizer is not offloaded, which " + config_.policy + " cannot: it is simulated on the CPU");
       } else {
         config_.settings["offload_optimizer"] = states;
       }
@@ -279,7 +284,7 @@ class Reader {
       fail("stage of zero_optimization is " + (stages.contains("stage") ? stages["stage"].dump() : "missing") +
            "; write 1, 2 or 3: without ZeRO nothing is offloaded");
     }
-    config_.policy = "zero-offload";
+    config_.policy = policy_of_stage(2);
     if (states == "nvme") warn("stage 1 and 2 offload the optimizer to CPU memory: 'nvme' is taken as 'cpu'");
     if (params != "none") warn("'offload_param' needs stage 3: left out");
   }

@@ -4,6 +4,8 @@
 #include "configs/deepspeed_config.h"
 #include "configs/deepspeed_keys.h"
 #include "core/error.h"
+#include "core/text.h"
+#include "policies/registry.h"
 
 namespace tencache {
 namespace {
@@ -113,19 +115,22 @@ void write_shape(const TrainingShape& shape, Json& document, std::vector<std::st
 
 WrittenConfig write_deepspeed_config(const std::string& policy, const Settings& resolved, const TrainingShape& shape,
                                      const Json& base) {
-  const bool infinity = policy == "zero-infinity";
-  if (!infinity && policy != "zero-offload") {
-    throw Error("policy '" + policy + "' is none that DeepSpeed has; it has zero-infinity and zero-offload");
+  const Counterparts counterparts = counterparts_of(policy);
+  if (counterparts.zero_stage == 0) {
+    const std::vector<std::string> names =
+        policies_with([](const Counterparts& others) { return others.zero_stage != 0; });
+    throw Error("policy '" + policy + "' is none that DeepSpeed has; it has " + join(names));
   }
+  const DeepSpeedDevices devices = counterparts.deepspeed(resolved);
   WrittenConfig written;
   Json document = base.is_object() ? base : Json::object();
   write_shape(shape, document, written.remarks);
   Json& stages = document[std::string(zero)];
   if (!stages.is_object()) stages = Json::object();
-  if (infinity) {
-    stages["stage"] = 3;
+  stages["stage"] = counterparts.zero_stage;
+  if (counterparts.zero_stage == 3) {
     write_keys(resolved, shape, stages, written.remarks);
-    const bool nvme = resolved.at("offload_param") == "nvme" || resolved.at("offload_optimizer") == "nvme";
+    const bool nvme = devices.parameters == "nvme" || devices.optimizer == "nvme";
     if (nvme && !document.contains("aio")) {
       document["aio"] = {{"block_size", 1048576},
                          {"queue_depth", 8},
@@ -136,17 +141,12 @@ WrittenConfig write_deepspeed_config(const std::string& policy, const Settings& 
           "aio holds DeepSpeed's defaults: the model takes NVMe as fast as the machine file says");
     }
     if (nvme) written.remarks.push_back("set nvme_path to the file system of the NVMe");
-    if (resolved.at("overflow") == "evict") {
-      written.remarks.push_back("overflow=evict has no key: DeepSpeed runs out of memory instead");
-    }
-    if (resolved.at("buffers") == "allocate") written.remarks.push_back("buffers=allocate has no key");
   } else {
-    stages["stage"] = 2;
     if (!stages.contains(optimizer)) stages[std::string(optimizer)] = {{"pin_memory", true}};
     if (!shape.why_not_pinned.empty()) stages[std::string(optimizer)]["pin_memory"] = false;
-    stages[std::string(optimizer)]["device"] = "cpu";
-    written.remarks.push_back("chunk=" + resolved.at("chunk") + " has no key: DeepSpeed copies gradients one by one");
+    stages[std::string(optimizer)]["device"] = devices.optimizer;
   }
+  written.remarks.insert(written.remarks.end(), devices.remarks.begin(), devices.remarks.end());
   if (!shape.why_not_pinned.empty()) written.remarks.push_back("pin_memory is false: " + shape.why_not_pinned);
   written.text = document.dump(2) + "\n";
   return written;

@@ -7,55 +7,21 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/text.h"
+#include "policies/registry.h"
 
 namespace tencache {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Settings = std::map<std::string, std::string>;
 
-// What FSDP is told, whichever its version.
-struct Fsdp {
-  bool offload = true;
-  bool reshard = true;           // after the forward pass
-  std::uint64_t prefetched = 0;  // layers ahead
-  std::vector<std::string> remarks = {};
-};
-
-std::uint64_t count(const Settings& resolved, const char* option) { return std::stoull(resolved.at(option)); }
-
-Fsdp fsdp_of_zero_infinity(const Settings& resolved, const TrainingShape& shape, const LayerShape& layers) {
-  Fsdp fsdp;
-  const std::string& params = resolved.at("offload_param");
-  fsdp.offload = params != "none";
-  if (params == "nvme" || resolved.at("offload_optimizer") == "nvme") {
-    fsdp.remarks.push_back("FSDP does not offload to NVMe: what is said is CPU memory");
-  }
-  if (params == "none") {
-    fsdp.remarks.push_back("FSDP does not offload the optimizer alone: its states stay on the GPU");
-  }
-  fsdp.reshard = count(resolved, "max_reuse_distance") * shape.shards < layers.all;
-  const std::uint64_t bucket = count(resolved, "prefetch_bucket") * shape.shards;
-  if (layers.layer == 0) {
-    fsdp.prefetched = bucket > 0 ? 1 : 0;
-    fsdp.remarks.push_back("no tensor's name says its layer: one layer is prefetched");
-  } else {
-    fsdp.prefetched = (bucket + layers.layer - 1) / layers.layer;
-    fsdp.remarks.push_back("FSDP prefetches whole layers: " + std::to_string(bucket) + " elements are " +
-                           std::to_string(fsdp.prefetched) + " of " + std::to_string(layers.layer));
-  }
-  fsdp.remarks.push_back("max_live, persistence_threshold, reduce_bucket and sub_group have no counterpart in FSDP");
-  return fsdp;
-}
-
-Fsdp fsdp_of(const std::string& policy, const Settings& resolved, const TrainingShape& shape,
-             const LayerShape& layers) {
-  if (policy == "zero-infinity") return fsdp_of_zero_infinity(resolved, shape, layers);
-  if (policy == "l2l") return {};
-  if (policy == "layer-streaming") {
-    return {.prefetched = std::max<std::uint64_t>(1, count(resolved, "buffers")) - 1};
-  }
-  throw Error("policy '" + policy + "' has no counterpart in FSDP; zero-infinity, layer-streaming and l2l have");
+FsdpSettings fsdp_of(const std::string& policy, const Settings& resolved, const TrainingShape& shape,
+                     const LayerShape& layers) {
+  const Counterparts counterparts = counterparts_of(policy);
+  if (counterparts.fsdp != nullptr) return counterparts.fsdp(resolved, shape.shards, layers);
+  const std::vector<std::string> names =
+      policies_with([](const Counterparts& others) { return others.fsdp != nullptr; });
+  throw Error("policy '" + policy + "' has no counterpart in FSDP; " + join(names) + " have");
 }
 
 std::string python_dtype(const std::string& precision) {
@@ -63,7 +29,7 @@ std::string python_dtype(const std::string& precision) {
   return precision == "fp16" ? "float16" : "float32";
 }
 
-void say_version_1(const Fsdp& fsdp, std::vector<std::string>& remarks) {
+void say_version_1(const FsdpSettings& fsdp, std::vector<std::string>& remarks) {
   if (fsdp.prefetched > 1) {
     remarks.push_back("FSDP1 prefetches one layer at most; fully_shard as many as it is told");
   }
@@ -79,8 +45,8 @@ void emit_common(YAML::Emitter& yaml, const char* type, const TrainingShape& sha
   yaml << YAML::Key << "num_machines" << YAML::Value << 1 << YAML::Key << "num_processes" << YAML::Value << shape.ranks;
 }
 
-WrittenConfig accelerate_with_deepspeed(const std::string& policy, const Settings& resolved, const TrainingShape& shape,
-                                        const std::string& deepspeed_file) {
+WrittenConfig accelerate_with_deepspeed(std::uint32_t stage, const DeepSpeedDevices& devices,
+                                        const TrainingShape& shape, const std::string& deepspeed_file) {
   WrittenConfig written;
   YAML::Emitter yaml;
   // Accelerate refuses mixed_precision beside deepspeed_config_file, which says it.
@@ -92,19 +58,18 @@ WrittenConfig accelerate_with_deepspeed(const std::string& policy, const Setting
   if (!deepspeed_file.empty()) {
     add("deepspeed_config_file", deepspeed_file);
   } else {
-    const bool infinity = policy == "zero-infinity";
-    add("zero_stage", infinity ? 3 : 2);
+    add("zero_stage", stage);
     add("gradient_accumulation_steps", shape.accumulation);
     const auto add_device = [&](const std::string& section, const std::string& device) {
       add(section + "_device", device);
       if (device == "nvme") add(section + "_nvme_path", "/local_nvme");
     };
-    add_device("offload_optimizer", infinity ? resolved.at("offload_optimizer") : "cpu");
-    if (infinity) add_device("offload_param", resolved.at("offload_param"));
+    add_device("offload_optimizer", devices.optimizer);
+    if (stage == 3) add_device("offload_param", devices.parameters);
     written.remarks.push_back(
         "Accelerate's own keys name devices only: write --deepspeed F too, and bucket and buffer sizes count");
   }
-  if (policy == "zero-infinity") add("zero3_init_flag", true);
+  if (stage == 3) add("zero3_init_flag", true);
   yaml << YAML::EndMap << YAML::EndMap;
   written.text = yaml_text(yaml);
   return written;
@@ -132,7 +97,7 @@ LayerShape layer_shape(const Trace& trace) {
 
 WrittenConfig write_fsdp_config(const std::string& policy, const Settings& resolved, const TrainingShape& shape,
                                 const LayerShape& layers) {
-  Fsdp fsdp = fsdp_of(policy, resolved, shape, layers);
+  FsdpSettings fsdp = fsdp_of(policy, resolved, shape, layers);
   const std::string dtype = python_dtype(shape.precision);
   const Json mixed = {{"param_dtype", dtype}, {"reduce_dtype", dtype}};
   say_version_1(fsdp, fsdp.remarks);
@@ -154,10 +119,10 @@ WrittenConfig write_fsdp_config(const std::string& policy, const Settings& resol
 
 WrittenConfig write_accelerate_config(const std::string& policy, const Settings& resolved, const TrainingShape& shape,
                                       const LayerShape& layers, const std::string& deepspeed_file) {
-  if (policy == "zero-infinity" || policy == "zero-offload") {
-    return accelerate_with_deepspeed(policy, resolved, shape, deepspeed_file);
+  if (const Counterparts counterparts = counterparts_of(policy); counterparts.zero_stage != 0) {
+    return accelerate_with_deepspeed(counterparts.zero_stage, counterparts.deepspeed(resolved), shape, deepspeed_file);
   }
-  Fsdp fsdp = fsdp_of(policy, resolved, shape, layers);
+  FsdpSettings fsdp = fsdp_of(policy, resolved, shape, layers);
   say_version_1(fsdp, fsdp.remarks);
   YAML::Emitter yaml;
   emit_common(yaml, "FSDP", shape);

@@ -1,6 +1,6 @@
 // Settings of PyTorch's fully sharded data parallelism and of Hugging Face Accelerate, from the policies that they come
-// near: FSDP keeps parameters, gradients and the optimizer in CPU memory and fetches a layer at a time, some layers
-// ahead. That is `layer-streaming` and `l2l`, and `zero-infinity` in units of layers.
+// near (policies/counterparts.h): FSDP keeps parameters, gradients and the optimizer in CPU memory and fetches a layer at
+// a time, some layers ahead.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,10 @@
 
 #include "configs/deepspeed_config.h"
 #include "core/trace.h"
+#include "policies/counterparts.h"
 
 namespace tencache {
 
-// Elements of a model as FSDP wraps it, whole: the parts of all ranks together.
-struct LayerShape {
-  std::uint64_t layer = 0;  // of the largest layer; 0: no tensor's name says its layer
-  std::uint64_t all = 0;
-};
 // A layer's parameters have names that agree up to their first number: "model.layers.17." in
 // "model.layers.17.mlp.up_proj.weight".
 LayerShape layer_shape(const Trace& trace);

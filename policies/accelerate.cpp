@@ -87,6 +87,11 @@ class Accelerate final : public Policy {
 
 TENCACHE_POLICY({"accelerate",
                  "weights live where a device map says; a kernel waits for its own, which are gone after it",
-                 "Hugging Face Accelerate's device_map and hooks", make_policy_of<Accelerate>, 180})
+                 "Hugging Face Accelerate's device_map and hooks",
+                 make_policy_of<Accelerate>,
+                 180,
+                 nullptr,
+                 nullptr,
+                 {.device_map = true}})
 
 }  // namespace tencache

@@ -91,7 +91,13 @@ class LayerToLayer final : public Policy {
 
 }  // namespace
 
-TENCACHE_POLICY({"l2l", "only the running layer's parameters are on the GPU: fetched at its start, dropped at its end",
-                 "L2L (Pudipeddi et al. 2020), 10Cache's slowest baseline", make_policy_of<LayerToLayer>, 80})
+TENCACHE_POLICY({"l2l",
+                 "only the running layer's parameters are on the GPU: fetched at its start, dropped at its end",
+                 "L2L (Pudipeddi et al. 2020), 10Cache's slowest baseline",
+                 make_policy_of<LayerToLayer>,
+                 80,
+                 nullptr,
+                 nullptr,
+                 {.fsdp = [](const Settings&, std::uint64_t, const LayerShape&) { return FsdpSettings(); }}})
 
 }  // namespace tencache

@@ -69,11 +69,19 @@ class LayerStreaming final : public Policy {
   std::uint32_t current_ = none;
 };
 
+FsdpSettings fsdp_of_layer_streaming(const Settings& resolved, std::uint64_t, const LayerShape&) {
+  return {.prefetched = std::max<std::uint64_t>(1, std::stoull(resolved.at("buffers"))) - 1};
+}
+
 }  // namespace
 
 TENCACHE_POLICY({"layer-streaming",
                  "host memory is home; the next layer streams in while this one runs, gradients stream out",
-                 "the schedule of layer-streaming trainers (MegaTrain, Horizon-LM)", make_policy_of<LayerStreaming>,
-                 130})
+                 "the schedule of layer-streaming trainers (MegaTrain, Horizon-LM)",
+                 make_policy_of<LayerStreaming>,
+                 130,
+                 nullptr,
+                 nullptr,
+                 {.fsdp = fsdp_of_layer_streaming}})
 
 }  // namespace tencache

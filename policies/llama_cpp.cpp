@@ -295,7 +295,13 @@ class LlamaCpp final : public Policy {
 
 }  // namespace
 
-TENCACHE_POLICY({"llama-cpp", "the last layers live on the GPU; the CPU computes the others from its own memory",
-                 "llama.cpp", make_policy_of<LlamaCpp>, 195})
+TENCACHE_POLICY({"llama-cpp",
+                 "the last layers live on the GPU; the CPU computes the others from its own memory",
+                 "llama.cpp",
+                 make_policy_of<LlamaCpp>,
+                 195,
+                 nullptr,
+                 nullptr,
+                 {.llama_cpp = true}})
 
 }  // namespace tencache

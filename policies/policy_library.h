@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "core/policy.h"
+#include "policies/counterparts.h"
 #include "policies/model_shape.h"
 #include "policies/options.h"
 
@@ -33,6 +34,8 @@ struct PolicyEntry {
   void (*complete)(std::uint64_t largest_parameter, Settings& settings) = nullptr;
   // What settings reserve beside what a simulation holds. `resolved`: all options.
   ReservedMemory (*reserved_memory)(const Settings& resolved, const ModelShape& model) = nullptr;
+  // What other tools are told to do the same.
+  Counterparts counterparts = {};
 };
 
 // Goes up when what a policy sees or overrides changes: virtual functions, or members without a change of size.

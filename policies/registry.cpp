@@ -20,7 +20,8 @@ std::vector<PolicyEntry>& shipped() {
 }
 
 PolicyMaker maker_of(const PolicyEntry& entry) {
-  return {entry.name, entry.summary, entry.source, entry.make, entry.complete, entry.reserved_memory};
+  return {entry.name,     entry.summary,         entry.source,      entry.make,
+          entry.complete, entry.reserved_memory, entry.counterparts};
 }
 
 void add(std::vector<Registered>& all, Registered entry, const std::string& origin) {
@@ -115,6 +116,21 @@ void complete(const std::string& policy, std::uint64_t largest_parameter, Settin
 ReservedMemory reserved_memory(const std::string& policy, const Settings& resolved, const ModelShape& model) {
   const PolicyMaker maker = maker_named(policy);
   return maker.reserved_memory == nullptr ? ReservedMemory{} : maker.reserved_memory(resolved, model);
+}
+
+Counterparts counterparts_of(const std::string& policy) {
+  for (const auto& [maker, replaceable] : registered()) {
+    if (maker.name == policy) return maker.counterparts;
+  }
+  return {};
+}
+
+std::vector<std::string> policies_with(const std::function<bool(const Counterparts&)>& has) {
+  std::vector<std::string> names;
+  for (const auto& [maker, replaceable] : registered()) {
+    if (has(maker.counterparts)) names.push_back(maker.name);
+  }
+  return names;
 }
 
 }  // namespace tencache

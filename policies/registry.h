@@ -33,6 +33,7 @@ struct PolicyMaker {
   std::function<std::unique_ptr<Policy>(Options& options)> make;
   decltype(PolicyEntry::complete) complete = nullptr;
   decltype(PolicyEntry::reserved_memory) reserved_memory = nullptr;
+  Counterparts counterparts = {};
 };
 void register_policy(PolicyMaker maker, const std::string& origin);
 
@@ -51,5 +52,9 @@ MadePolicy make_policy(const std::string& name, const Settings& settings = {});
 // What the policy's entry says of settings (PolicyEntry), if anything. They throw as make_policy does.
 void complete(const std::string& policy, std::uint64_t largest_parameter, Settings& settings);
 ReservedMemory reserved_memory(const std::string& policy, const Settings& resolved, const ModelShape& model);
+// Of a policy that does not exist, none.
+Counterparts counterparts_of(const std::string& policy);
+// The names of the policies that have such a counterpart, in the order of the listing.
+std::vector<std::string> policies_with(const std::function<bool(const Counterparts&)>& has);
 
 }  // namespace tencache

@@ -103,7 +103,13 @@ class ZeroInference final : public Policy {
 
 }  // namespace
 
-TENCACHE_POLICY({"zero-inference", "weights stream through the GPU from CPU memory or storage, some bytes ahead",
-                 "DeepSpeed ZeRO-Inference (SC'22)", make_policy_of<ZeroInference>, 185})
+TENCACHE_POLICY({"zero-inference",
+                 "weights stream through the GPU from CPU memory or storage, some bytes ahead",
+                 "DeepSpeed ZeRO-Inference (SC'22)",
+                 make_policy_of<ZeroInference>,
+                 185,
+                 nullptr,
+                 nullptr,
+                 {.zero_inference = true}})
 
 }  // namespace tencache

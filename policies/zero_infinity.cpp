@@ -768,12 +768,81 @@ ReservedMemory memory_of_settings(const Settings& resolved, const ModelShape& mo
   return memory;
 }
 
+// ---- What other tools are told.
+
+DeepSpeedDevices deepspeed_of_zero_infinity(const Settings& resolved) {
+  DeepSpeedDevices devices{.optimizer = resolved.at("offload_optimizer"), .parameters = resolved.at("offload_param")};
+  if (resolved.at("overflow") == "evict") {
+    devices.remarks.emplace_back("overflow=evict has no key: DeepSpeed runs out of memory instead");
+  }
+  if (resolved.at("buffers") == "allocate") devices.remarks.emplace_back("buffers=allocate has no key");
+  return devices;
+}
+
+// Each sub-group is a piece.
+DeepSpeedMemory memory_of_zero_infinity(const Settings& resolved, const ModelShape& model) {
+  constexpr Bytes fp32 = 4, adam_states = 8;
+  const ZeroInfinityOptions options = read_options(resolved);
+  const Bytes element = model.element_bytes;
+  DeepSpeedMemory memory;
+  if (options.offload_param == "cpu") {
+    memory.locked += DeepSpeedMemory::rounded(model.parameters * element);
+  } else if (options.offload_param == "nvme") {
+    memory.locked += DeepSpeedMemory::rounded(std::min(model.parameters, options.max_in_cpu) * element);
+    memory.locked += DeepSpeedMemory::rounded(options.buffer_count * options.buffer_size * element);
+  }
+  memory.add_if_asked(model.trained * element);
+  if (options.offload_optimizer == "nvme") {
+    memory.locked +=
+        options.optimizer_buffer_count * DeepSpeedMemory::rounded(std::min(options.sub_group, model.trained) * fp32);
+    return memory;
+  }
+  memory.pageable += model.trained * (fp32 + adam_states);
+  for (std::uint64_t left = model.trained; left > 0;) {
+    const std::uint64_t group = std::min(left, std::max<std::uint64_t>(1, options.sub_group));
+    memory.add_if_asked(group * fp32);
+    left -= group;
+  }
+  return memory;
+}
+
+FsdpSettings fsdp_of_zero_infinity(const Settings& resolved, std::uint64_t shards, const LayerShape& layers) {
+  const ZeroInfinityOptions options = read_options(resolved);
+  FsdpSettings fsdp;
+  fsdp.offload = options.offload_param != "none";
+  if (options.offload_param == "nvme" || options.offload_optimizer == "nvme") {
+    fsdp.remarks.emplace_back("FSDP does not offload to NVMe: what is said is CPU memory");
+  }
+  if (!fsdp.offload) {
+    fsdp.remarks.emplace_back("FSDP does not offload the optimizer alone: its states stay on the GPU");
+  }
+  fsdp.reshard = options.max_reuse_distance * shards < layers.all;
+  const std::uint64_t bucket = options.prefetch_bucket * shards;
+  if (layers.layer == 0) {
+    fsdp.prefetched = bucket > 0 ? 1 : 0;
+    fsdp.remarks.emplace_back("no tensor's name says its layer: one layer is prefetched");
+  } else {
+    fsdp.prefetched = (bucket + layers.layer - 1) / layers.layer;
+    fsdp.remarks.push_back("FSDP prefetches whole layers: " + std::to_string(bucket) + " elements are " +
+                           std::to_string(fsdp.prefetched) + " of " + std::to_string(layers.layer));
+  }
+  fsdp.remarks.emplace_back("max_live, persistence_threshold, reduce_bucket and sub_group have no counterpart in FSDP");
+  return fsdp;
+}
+
 }  // namespace
 
 TENCACHE_POLICY(
     {"zero-infinity",
      "parameters visit the GPU module by module, prefetched in recorded order; the rest lives in CPU memory or NVMe",
-     "ZeRO-Infinity (SC'21), DeepSpeed stage 3", make_policy_of<ZeroInfinity>, 230, complete_settings,
-     memory_of_settings})
+     "ZeRO-Infinity (SC'21), DeepSpeed stage 3",
+     make_policy_of<ZeroInfinity>,
+     230,
+     complete_settings,
+     memory_of_settings,
+     {.zero_stage = 3,
+      .deepspeed = deepspeed_of_zero_infinity,
+      .deepspeed_memory = memory_of_zero_infinity,
+      .fsdp = fsdp_of_zero_infinity}})
 
 }  // namespace tencache

@@ -49,10 +49,27 @@ class ZeroOffload final : public Policy {
   Bytes chunk_bytes_ = 16 * MiB;
 };
 
+DeepSpeedDevices deepspeed_of_zero_offload(const Settings& resolved) {
+  return {.remarks = {"chunk=" + resolved.at("chunk") + " has no key: DeepSpeed copies gradients one by one"}};
+}
+
+DeepSpeedMemory memory_of_zero_offload(const Settings&, const ModelShape& model) {
+  constexpr Bytes fp32 = 4, adam_states = 8;
+  DeepSpeedMemory memory;
+  memory.pageable = model.trained * adam_states;
+  for (const Bytes bytes : {fp32, fp32, model.element_bytes}) memory.add_if_asked(model.trained * bytes);
+  return memory;
+}
+
 }  // namespace
 
 TENCACHE_POLICY({"zero-offload",
                  "parameters stay on the GPU, gradients go to the CPU, which keeps the states and runs the optimizer",
-                 "ZeRO-Offload (USENIX ATC'21)", make_policy_of<ZeroOffload>, 240})
+                 "ZeRO-Offload (USENIX ATC'21)",
+                 make_policy_of<ZeroOffload>,
+                 240,
+                 nullptr,
+                 nullptr,
+                 {.zero_stage = 2, .deepspeed = deepspeed_of_zero_offload, .deepspeed_memory = memory_of_zero_offload}})
 
 }  // namespace tencache

@@ -1,66 +1,15 @@
 #include "studies/deepspeed_memory.h"
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
 
+#include "policies/registry.h"
 #include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {
 
-constexpr Bytes fp32 = 4, adam_states = 8;
-
-// Counts are texts of digits: make_policy has checked them.
-std::uint64_t count_of(const Settings& settings, const char* option) {
-  const std::string& text = settings.at(option);
-  double count = 0;
-  std::from_chars(text.data(), text.data() + text.size(), count);
-  return static_cast<std::uint64_t>(count);
-}
-
-Bytes rounded(Bytes bytes) { return bytes == 0 ? 0 : std::bit_ceil(bytes); }
-
-void add_if_asked(DeepSpeedMemory& memory, Bytes bytes) {
-  memory.if_asked += bytes;
-  memory.if_asked_rounded += rounded(bytes);
-}
-
-// Each sub-group is a piece.
-void add_sub_groups(DeepSpeedMemory& memory, std::uint64_t elements, std::uint64_t sub_group) {
-  while (elements > 0) {
-    const std::uint64_t group = std::min(elements, std::max<std::uint64_t>(1, sub_group));
-    add_if_asked(memory, group * fp32);
-    elements -= group;
-  }
-}
-
-DeepSpeedMemory of_stage_3(const Settings& resolved, const ModelShape& model) {
-  DeepSpeedMemory memory;
-  const Bytes element = model.element_bytes;
-  if (resolved.at("offload_param") == "cpu") {
-    memory.locked += rounded(model.parameters * element);
-  } else if (resolved.at("offload_param") == "nvme") {
-    memory.locked += rounded(std::min(model.parameters, count_of(resolved, "max_in_cpu")) * element);
-    memory.locked += rounded(count_of(resolved, "buffer_count") * count_of(resolved, "buffer_size") * element);
-  }
-  add_if_asked(memory, model.trained * element);
-  const std::uint64_t sub_group = count_of(resolved, "sub_group");
-  if (resolved.at("offload_optimizer") == "nvme") {
-    memory.locked += count_of(resolved, "optimizer_buffer_count") * rounded(std::min(sub_group, model.trained) * fp32);
-  } else {
-    memory.pageable += model.trained * (fp32 + adam_states);
-    add_sub_groups(memory, model.trained, sub_group);
-  }
-  return memory;
-}
-
-DeepSpeedMemory of_stage_2(const ModelShape& model) {
-  DeepSpeedMemory memory;
-  memory.pageable = model.trained * adam_states;
-  for (const Bytes bytes : {fp32, fp32, model.element_bytes}) add_if_asked(memory, model.trained * bytes);
-  return memory;
-}
+constexpr Bytes fp32 = 4;
 
 Bytes cpu_capacity(const MachineSpec& machine) {
   const TierId cpu = machine.tier_of(Device::cpu);
@@ -109,10 +58,9 @@ ModelShape model_shape(const Trace& trace) {
 
 std::optional<DeepSpeedMemory> deepspeed_memory(const std::string& policy, const Settings& resolved,
                                                 const ModelShape& model) {
-  if (model.trained == 0) return std::nullopt;
-  if (policy == "zero-infinity") return of_stage_3(resolved, model);
-  if (policy == "zero-offload") return of_stage_2(model);
-  return std::nullopt;
+  const Counterparts counterparts = counterparts_of(policy);
+  if (model.trained == 0 || counterparts.deepspeed_memory == nullptr) return std::nullopt;
+  return counterparts.deepspeed_memory(resolved, model);
 }
 
 std::string deepspeed_memory_note(const DeepSpeedMemory& memory, const MachineSpec& machine) {

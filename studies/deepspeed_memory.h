@@ -23,18 +23,10 @@
 
 #include "core/machine_spec.h"
 #include "core/trace.h"
-#include "policies/model_shape.h"
+#include "policies/counterparts.h"
 #include "policies/options.h"
 
 namespace tencache {
-
-struct DeepSpeedMemory {
-  Bytes pageable = 0;                        // never page-locked
-  Bytes locked = 0;                          // always, rounded
-  Bytes if_asked = 0, if_asked_rounded = 0;  // with `pin_memory`
-  Bytes page_locked(bool pin_memory) const { return locked + (pin_memory ? if_asked_rounded : 0); }
-  Bytes all(bool pin_memory) const { return pageable + locked + (pin_memory ? if_asked_rounded : if_asked); }
-};
 
 // Ranks that each parameter is split over, as `generate` says it in the trace.
 std::uint64_t shards_of(const Trace& trace);

@@ -40,12 +40,12 @@ OrderedJson device_of(const MachineSpec& machine, TierId tier) {
 
 }  // namespace
 
-WrittenConfig write_device_map(const std::map<std::string, std::string>& settings, const Trace& trace,
-                               const MachineSpec& machine) {
+WrittenConfig write_device_map(const std::string& policy, const std::map<std::string, std::string>& settings,
+                               const Trace& trace, const MachineSpec& machine) {
   if (rank_count(trace) > 1) {
-    throw Error("--accelerate: a device map of policy accelerate is of one GPU; the trace has several ranks");
+    throw Error("--accelerate: a device map of policy " + policy + " is of one GPU; the trace has several ranks");
   }
-  const MadePolicy made = make_policy("accelerate", settings);
+  const MadePolicy made = make_policy(policy, settings);
   const Program program = lower(trace, *made.policy, machine);
   const Trace& lowered = program.trace;
   const Layout layout = made.policy->layout(machine, &program);

@@ -11,11 +11,11 @@
 
 namespace tencache {
 
-// JSON of the argument `device_map` of from_pretrained() and dispatch_model(): each module's home under policy
-// `accelerate`, 0 (the GPU), "cpu" or "disk". A layer is one module. What reads a weight of another module, as a tied
+// JSON of the argument `device_map` of from_pretrained() and dispatch_model(): each module's home under the
+// policy, 0 (the GPU), "cpu" or "disk". A layer is one module. What reads a weight of another module, as a tied
 // head does, has its device. Throws Error for several ranks, or a tier that Accelerate does not know.
-WrittenConfig write_device_map(const std::map<std::string, std::string>& settings, const Trace& trace,
-                               const MachineSpec& machine);
+WrittenConfig write_device_map(const std::string& policy, const std::map<std::string, std::string>& settings,
+                               const Trace& trace, const MachineSpec& machine);
 
 // JSON of ZeRO stage 3 without an optimizer, as DeepSpeedExamples' zero_inference has it, of policy `zero-inference`.
 WrittenConfig write_zero_inference_config(const std::map<std::string, std::string>& settings, const Trace& trace,

@@ -10,6 +10,7 @@
 #include "configs/deepspeed_config.h"
 #include "configs/fsdp_config.h"
 #include "core/remark.h"
+#include "core/text.h"
 #include "policies/registry.h"
 #include "studies/deepspeed_memory.h"
 #include "studies/generation.h"
@@ -113,11 +114,11 @@ struct ConfigSource {
   std::uint64_t micro_batches = 1;  // of a text generation's block
 };
 
-// Throws Error unless the policy is that of the option.
-void require_policy(const ConfigSource& source, const char* option, const char* policy) {
-  if (source.policy != policy) {
-    throw Error(fmt::format("{}: is of policy {}, not of {}", option, policy, source.policy));
-  }
+// Throws Error unless the policy has that counterpart.
+void require(const ConfigSource& source, const char* option, bool Counterparts::*counterpart) {
+  if (counterparts_of(source.policy).*counterpart) return;
+  const auto names = policies_with([&](const Counterparts& others) { return others.*counterpart; });
+  throw Error(fmt::format("{}: is of policy {}, not of {}", option, join(names), source.policy));
 }
 
 struct ConfigWriter {
@@ -133,7 +134,7 @@ constexpr ConfigWriter config_writers[] = {
      "Write the best settings as a DeepSpeed configuration, with the other keys of --from-deepspeed; of zero-inference "
      "as one for ZeRO-Inference",
      [](const ConfigSource& source) {
-       if (source.policy != "zero-inference") {
+       if (!counterparts_of(source.policy).zero_inference) {
          return write_deepspeed_config(source.policy, source.resolved, source.shape, source.base);
        }
        return source.trace == nullptr ? WrittenConfig()
@@ -147,21 +148,22 @@ constexpr ConfigWriter config_writers[] = {
      "The same for Hugging Face Accelerate, as YAML that refers to the file of --deepspeed; of policy accelerate as a "
      "device map, JSON",
      [](const ConfigSource& source) {
-       if (source.policy != "accelerate") {
+       if (!counterparts_of(source.policy).device_map) {
          return write_accelerate_config(source.policy, source.resolved, source.shape, source.layers,
                                         source.deepspeed_file);
        }
-       return source.trace == nullptr ? WrittenConfig()
-                                      : write_device_map(source.resolved, *source.trace, *source.machine);
+       return source.trace == nullptr
+                  ? WrittenConfig()
+                  : write_device_map(source.policy, source.resolved, *source.trace, *source.machine);
      }},
     {"--flexgen", "The same of policy flexgen, as arguments of FlexGen: --percent and the block",
      [](const ConfigSource& source) {
-       require_policy(source, "--flexgen", "flexgen");
+       require(source, "--flexgen", &Counterparts::flexgen);
        return write_flexgen_arguments(source.resolved, source.shape.micro_batch, source.micro_batches);
      }},
     {"--llama-cpp", "The same of policy llama-cpp, as arguments of llama.cpp: -ngl, --n-cpu-moe, --no-kv-offload",
      [](const ConfigSource& source) {
-       require_policy(source, "--llama-cpp", "llama-cpp");
+       require(source, "--llama-cpp", &Counterparts::llama_cpp);
        return write_llama_cpp_arguments(source.resolved);
      }},
 };

@@ -328,6 +328,11 @@ class Flexgen final : public Policy {
 
 TENCACHE_POLICY({"flexgen",
                  "weights, KV cache and hidden states shared out between tiers by percentages; block by block",
-                 "FlexGen (ICML'23)", make_policy_of<Flexgen>, 190})
+                 "FlexGen (ICML'23)",
+                 make_policy_of<Flexgen>,
+                 190,
+                 nullptr,
+                 nullptr,
+                 {.flexgen = true}})
 
 }  // namespace tencache

@@ -170,7 +170,7 @@ BoundAnswer bound_answer(const Workload& workload, const Bound& bound, double ru
   answer.notes = notes_of(workload);
   answer.own_note = storage_bound_note(workload, bound.binding, bound.rank);
   if (!answer.own_note.empty()) answer.notes.push_back(answer.own_note);
-  answer.gpu_time = gpu_time_json(workload);
+  answer.gpu_time = gpu_time_answer(workload);
   answer.manifest = {{"version", TENCACHE_VERSION},
                      {"hashes", {{"trace", or_null(workload.trace_sha256)}, {"machine", workload.machine_sha256}}},
                      {"run",
@@ -178,7 +178,7 @@ BoundAnswer bound_answer(const Workload& workload, const Bound& bound, double ru
                        {"machine", workload.scenario.machine.name},
                        {"gpu_memory", or_null(workload.scenario.machine.gpu_memory)},
                        {"cpu_memory", or_null(workload.scenario.machine.cpu_memory)}}}};
-  answer.timing = {{"load_seconds", workload.load_seconds}, {"run_seconds", run_seconds}};
+  answer.timing = {workload.load_seconds, run_seconds};
   answer.title = fmt::format("{} on {}", trace_title(workload), machine_title(workload));
   answer.several_ranks = rank_count(*workload.trace) > 1;
   return answer;

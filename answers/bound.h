@@ -8,6 +8,7 @@
 
 #include "answers/described.h"
 #include "answers/document.h"
+#include "answers/durations.h"
 #include "studies/bound.h"
 #include "studies/workload.h"
 
@@ -48,7 +49,9 @@ struct BoundAnswer {
   std::vector<TermAnswer> terms;
   std::vector<WindowAnswer> windows;
   std::vector<std::string> notes;
-  Json gpu_time, manifest, timing;
+  std::optional<GpuTimeAnswer> gpu_time;
+  Json manifest;
+  Timing timing;
 
   // Known only while the command runs.
   std::string title;  // "gpt2, batch 8 on g10-a100 with GPU memory 6.00 GiB"

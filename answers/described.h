@@ -45,6 +45,18 @@ template <typename T>
 using Members = boost::describe::describe_members<T, boost::describe::mod_public | boost::describe::mod_inherited>;
 template <typename T>
 concept Struct = boost::describe::has_describe_members<T>::value;
+// A struct of one member that is that member in JSON: `static constexpr bool is_bare = true`.
+template <typename T>
+concept Bare = Struct<T> && requires {
+  requires T::is_bare;
+};
+template <typename T>
+using BareMember = std::remove_cvref_t<decltype(std::declval<T>().*boost::mp11::mp_first<Members<T>>::pointer)>;
+template <typename T>
+auto& bare_member(T& value) {
+  return value.*boost::mp11::mp_first<Members<std::remove_const_t<T>>>::pointer;
+}
+
 template <typename T>
 concept Enum = boost::describe::has_describe_enumerators<T>::value;
 
@@ -133,6 +145,8 @@ Json to_json_of(const T& value) {
     Json list = Json::array();
     for (const auto& item : value) list.push_back(to_json_of(item));
     return list;
+  } else if constexpr (described::Bare<T>) {
+    return to_json_of(described::bare_member(value));
   } else if constexpr (described::Struct<T>) {
     Json object = Json::object();
     boost::mp11::mp_for_each<described::Members<T>>([&](auto member) {
@@ -199,6 +213,8 @@ void read_answer(const Json& json, T& value, const std::string& path = "") {
     for (const Json& item : json) {
       read_answer(item, value.emplace_back(), fmt::format("{}.{}", path, value.size() - 1));
     }
+  } else if constexpr (described::Bare<T>) {
+    read_answer(json, described::bare_member(value), path);
   } else {
     if (!json.is_object()) described::refuse(path, "object");
     boost::mp11::mp_for_each<described::Members<T>>([&](auto member) {
@@ -250,6 +266,8 @@ Json schema_of() {
     return {{"type", "object"}, {"additionalProperties", schema_of<typename T::value_type::second_type>()}};
   } else if constexpr (Kind::is_list) {
     return {{"type", "array"}, {"items", schema_of<typename T::value_type>()}};
+  } else if constexpr (described::Bare<T>) {
+    return schema_of<described::BareMember<T>>();
   } else {
     static_assert(described::Struct<T>, "a member of an answer is of no type that answers have");
     Json properties = Json::object(), required = Json::array();

@@ -85,10 +85,10 @@ EnduranceAnswer endurance_answer(const Workload& workload, const Outcome& outcom
     answer.reason = outcome.result.misfit;
   }
   answer.notes = notes_of(workload);
-  answer.rescaled = rescaling_json(workload);
-  answer.gpu_time = gpu_time_json(workload);
+  answer.rescaled = rescaling_answer(workload);
+  answer.gpu_time = gpu_time_answer(workload);
   answer.manifest = manifest_json(workload, outcome.policy, outcome.options);
-  answer.timing = {{"load_seconds", workload.load_seconds}, {"run_seconds", outcome.seconds}};
+  answer.timing = {workload.load_seconds, outcome.seconds};
   answer.title = fmt::format("{} on {} under {}", trace_title(workload), machine_title(workload), outcome.policy);
   for (const Tier& tier : workload.machine.tiers) {
     if (!is_parallel_file_system(tier)) continue;

@@ -7,6 +7,7 @@
 
 #include "answers/described.h"
 #include "answers/document.h"
+#include "answers/durations.h"
 #include "studies/wear.h"
 #include "studies/workload.h"
 
@@ -26,7 +27,10 @@ struct EnduranceAnswer {
   std::vector<TierWear> tiers;
   Absent<double> written_bytes_per_million_tokens;  // of a text generation, to all SSDs, in its generated tokens
   std::vector<std::string> notes;
-  Json rescaled, gpu_time, manifest, timing;
+  std::optional<RescalingAnswer> rescaled;
+  std::optional<GpuTimeAnswer> gpu_time;
+  Json manifest;
+  Timing timing;
 
   // Known only while the command runs.
   std::string title;     // "gpt2, batch 8 on g10-a100 under lru"

@@ -293,10 +293,10 @@ ExplainAnswer explain_answer(const Workload& workload, Explanation explanation, 
   answer.notes = notes_of(workload);
   const std::string note = storage_bound_note(workload, references.binding, references.bound_rank);
   if (!note.empty()) answer.notes.push_back(note);
-  answer.rescaled = rescaling_json(workload);
-  answer.gpu_time = gpu_time_json(workload);
+  answer.rescaled = rescaling_answer(workload);
+  answer.gpu_time = gpu_time_answer(workload);
   answer.manifest = manifest_json(workload, outcome.policy, outcome.options);
-  answer.timing = {{"load_seconds", workload.load_seconds}, {"run_seconds", run_seconds}};
+  answer.timing = {workload.load_seconds, run_seconds};
   answer.title = fmt::format("{} on {} under {}", trace_title(workload), machine_title(workload), outcome.policy);
   return answer;
 }

@@ -8,6 +8,7 @@
 #include "answers/bound.h"
 #include "answers/described.h"
 #include "answers/document.h"
+#include "answers/durations.h"
 #include "studies/explain.h"
 #include "studies/workload.h"
 
@@ -36,7 +37,10 @@ struct ExplainAnswer : Explanation {
   std::string bound_term;
   TermAnswer binding;
   std::vector<std::string> notes;
-  Json rescaled, gpu_time, manifest, timing;
+  std::optional<RescalingAnswer> rescaled;
+  std::optional<GpuTimeAnswer> gpu_time;
+  Json manifest;
+  Timing timing;
 
   // Known only while the command runs.
   std::string title;                                         // "gpt2, batch 8 on g10-a100 under lru"

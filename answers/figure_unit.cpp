@@ -44,6 +44,23 @@ FigureUnit unit_named(std::string_view name) {
   return name == "factor" ? FigureUnit::factor : FigureUnit::none;
 }
 
+std::string words_of(FigureUnit unit) {
+  switch (unit) {
+    case FigureUnit::seconds:
+      return "seconds";
+    case FigureUnit::bytes:
+      return "bytes";
+    case FigureUnit::bytes_per_second:
+      return "bytes per second";
+    case FigureUnit::parameters_per_second:
+      return "parameters per second";
+    case FigureUnit::factor:
+      return "factor";
+    default:
+      return "";
+  }
+}
+
 FigureUnit unit_of_metric(std::string_view metric, bool ratio) {
   if (ratio) return FigureUnit::ratio;
   if (metric.find("bytes") != std::string_view::npos && !metric.starts_with("hit_rate")) return FigureUnit::drive_bytes;

@@ -33,6 +33,8 @@ enum class FigureUnit : std::uint8_t {
 FigureUnit unit_of(std::string_view name);
 // The unit that documents name so ("bytes_per_second"); none of others.
 FigureUnit unit_named(std::string_view name);
+// "bytes per second"; empty where there is no word for it.
+std::string words_of(FigureUnit unit);
 // Of the metric of a published figure ("seconds", "hit_rate.bytes", "bytes.h2d"); `ratio`: of two of them.
 FigureUnit unit_of_metric(std::string_view metric, bool ratio);
 

@@ -372,7 +372,7 @@ FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts
   answer.machine = workload.machine.name;
   answer.fits = std::ranges::any_of(verdicts, &FitVerdict::fits_all);
   answer.notes = notes_of(workload);
-  answer.gpu_time = gpu_time_json(workload);
+  answer.gpu_time = gpu_time_answer(workload);
   if (staging.count > 0) {
     answer.staging = {workload.machine.tiers[staging.tier].name, staging.count, staging.bytes, staging.all_bytes()};
   }

@@ -7,6 +7,7 @@
 
 #include "answers/described.h"
 #include "answers/document.h"
+#include "answers/durations.h"
 #include "studies/bound.h"
 #include "studies/fit.h"
 #include "studies/largest.h"
@@ -88,7 +89,7 @@ struct FitAnswer {
   double bound_seconds = 0;
   std::string bound_term;
   std::vector<std::string> notes;
-  Json gpu_time;
+  std::optional<GpuTimeAnswer> gpu_time;
   std::optional<StagingAnswer> staging;
   std::vector<DemandAnswer> demand;
   std::vector<FitPolicyAnswer> policies;

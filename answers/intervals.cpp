@@ -23,8 +23,8 @@ void add_interval(ResultSamples& result, const Intervals& intervals, const Inter
 std::string interval_text(const Intervals& intervals) {
   if (intervals.samples == 0) return "";
   const Interval& interval = intervals.policies.front();
-  std::string text = fmt::format("  interval       {} in 90 % of {} samples of {}\n", format_interval(interval),
-                                 intervals.samples, intervals.drawn());
+  std::string text = fmt::format("  interval       {} in 90 % of {} samples of {}\n",
+                                 format_interval({interval.low, interval.high}), intervals.samples, intervals.drawn());
   std::string causes;
   for (const Influence& influence : interval.influences) {
     causes +=
@@ -34,15 +34,15 @@ std::string interval_text(const Intervals& intervals) {
   return text;
 }
 
-std::string format_interval(const Interval& interval) {
-  if (!std::isfinite(interval.low)) return "does not fit";
-  const double size = std::isfinite(interval.high) ? interval.high : interval.low;
+std::string format_interval(const std::pair<double, double>& interval) {
+  const auto [low, high_end] = interval;
+  if (!std::isfinite(low)) return "does not fit";
+  const double size = std::isfinite(high_end) ? high_end : low;
   const double unit = size >= 1 ? 1 : size >= 1e-3 ? 1e-3 : 1e-6;
   const char* const name = size >= 1 ? "s" : size >= 1e-3 ? "ms" : "us";
   const int digits = size / unit >= 100 ? 0 : size / unit >= 10 ? 1 : 2;
-  const std::string high =
-      std::isfinite(interval.high) ? fmt::format("{:.{}f}", interval.high / unit, digits) : std::string("∞");
-  return fmt::format("{:.{}f}–{} {}", interval.low / unit, digits, high, name);
+  const std::string high = std::isfinite(high_end) ? fmt::format("{:.{}f}", high_end / unit, digits) : std::string("∞");
+  return fmt::format("{:.{}f}–{} {}", low / unit, digits, high, name);
 }
 
 }  // namespace tencache

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "answers/result.h"
 #include "studies/intervals.h"
@@ -14,6 +15,6 @@ void add_interval(ResultSamples& result, const Intervals& intervals, const Inter
 // For the text of one policy's result: the interval and what it depends on. Empty without samples.
 std::string interval_text(const Intervals& intervals);
 // "7.1–8.0 s": in the unit of the larger bound.
-std::string format_interval(const Interval& interval);
+std::string format_interval(const std::pair<double, double>& interval);
 
 }  // namespace tencache

@@ -37,6 +37,12 @@ std::string escaped_xml(const std::string& text) {
   return result;
 }
 
+// "pcie (bytes per second, logarithmic)".
+std::string label_with(std::string label, const std::string& unit, const std::string& scale) {
+  const std::string both = unit + (unit.empty() || scale.empty() ? "" : ", ") + scale;
+  return both.empty() ? label : label + " (" + both + ")";
+}
+
 // About as wide as bold letters of common sans-serif fonts are on average.
 double width_of(const std::string& text, double font_size) {
   return 0.62 * font_size * static_cast<double>(std::max<std::size_t>(text.size(), 1));
@@ -82,15 +88,15 @@ double next_round(double value) { return round_down(value * 2.51); }
 
 class Drawing {
  public:
-  explicit Drawing(const Chart& chart) : chart_(chart) {
+  explicit Drawing(const LineChart& chart) : chart_(chart) {
     for (const ChartPanel& panel : chart.panels) {
       for (const ChartLine& line : panel.lines) {
-        for (const auto& point : line.points) {
-          if (!point) continue;
-          least_y_ = std::min(least_y_, point->second);
-          most_y_ = std::max(most_y_, point->second);
-          least_x_ = std::min(least_x_, point->first);
-          most_x_ = std::max(most_x_, point->first);
+        for (const LinePoint& point : line.points) {
+          if (!point.has_place()) continue;
+          least_y_ = std::min(least_y_, point.y);
+          most_y_ = std::max(most_y_, point.y);
+          least_x_ = std::min(least_x_, point.x);
+          most_x_ = std::max(most_x_, point.x);
         }
       }
     }
@@ -196,9 +202,10 @@ class Drawing {
       svg += text_at(x, top - 2, chart_.here->second, "middle", " fill=\"#777\" font-size=\"10\"");
     }
     svg += line_at(x0, y0, x1, y0, "stroke=\"#222\"") + line_at(x0, top, x0, y0, "stroke=\"#222\"");
-    svg += text_at((x0 + x1) / 2, y0 + 38, chart_.x_label, "middle");
+    svg +=
+        text_at((x0 + x1) / 2, y0 + 38, label_with(chart_.x_label, words_of(chart_.x_unit), "logarithmic"), "middle");
     svg += fmt::format("<text transform=\"translate(18 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
-                       (top + y0) / 2, escaped_xml(chart_.y_label));
+                       (top + y0) / 2, escaped_xml(label_with(chart_.y_label, words_of(chart_.y_unit), "")));
     return svg;
   }
 
@@ -208,16 +215,16 @@ class Drawing {
       const ChartLine& line = panel.lines[i];
       std::string path, markers;
       bool gap = true;
-      for (const auto& point : line.points) {
-        if (point) {
-          path += fmt::format("{}{:.1f} {:.1f} ", gap ? "M" : "L", x_of(point->first), y_of(point->second));
-          if (!line.reference) markers += marker(i, x_of(point->first), y_of(point->second), colour(line, i));
-        }
-        gap = !point;
+      for (const LinePoint& point : line.points) {
+        gap = gap || !point.has_place();
+        if (!point.has_place()) continue;
+        path += fmt::format("{}{:.1f} {:.1f} ", gap ? "M" : "L", x_of(point.x), y_of(point.y));
+        if (!line.reference) markers += marker(i, x_of(point.x), y_of(point.y), colour(line, i));
+        gap = false;
       }
       if (!path.empty()) svg += fmt::format("<path d=\"{}\" {}/>\n", path, style(line, i)) + markers;
       if (!line.mark) continue;
-      const double x = x_of(line.mark->first), y = y_of(line.mark->second);
+      const double x = x_of(line.mark->x), y = y_of(line.mark->y);
       marks += line_at(x, y, x, panel_height - bottom,
                        fmt::format("stroke=\"{}\" stroke-dasharray=\"2 3\"", colour(line, i)).c_str());
       marks +=
@@ -235,7 +242,7 @@ class Drawing {
     return svg + marks;
   }
 
-  const Chart& chart_;
+  const LineChart& chart_;
   double least_x_ = std::numeric_limits<double>::infinity(), most_x_ = 0;
   double least_y_ = std::numeric_limits<double>::infinity(), most_y_ = 0;
   double bottom_y_ = 0, top_y_ = 1, step_ = 1;
@@ -244,6 +251,6 @@ class Drawing {
 
 }  // namespace
 
-std::string draw_svg(const Chart& chart) { return Drawing(chart).draw(); }
+std::string draw_svg(const LineChart& chart) { return Drawing(chart).draw(); }
 
 }  // namespace tencache

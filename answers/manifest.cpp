@@ -39,12 +39,6 @@ void match(Run& run, Asked& asked, const Move& move) {
   move(run.verify, asked.hardware.verify);
 }
 
-bool is_member_of_run(const std::string& key) {
-  bool found = false;
-  boost::mp11::mp_for_each<described::Members<ManifestRun>>([&](auto member) { found = found || key == member.name; });
-  return found;
-}
-
 std::uint64_t number_of(const Absent<std::string>& digits) {
   std::uint64_t value = 0;
   if (!digits) return value;
@@ -119,47 +113,6 @@ Scenario read_manifest(const Json& result, const std::string& file) {
   match(run, scenario,
         [](const auto& member, auto& value) { value = member.value_or(std::remove_cvref_t<decltype(value)>()); });
   return scenario;
-}
-
-bool same_question(const Json& a, const Json& b) {
-  const auto asked = [](Json run) {
-    run.erase("policy");
-    run.erase("policy_library");
-    return run;
-  };
-  return asked(a["manifest"]["run"]) == asked(b["manifest"]["run"]);
-}
-
-void check_repeatable(const Json& result, const std::string& file) {
-  const auto fail = [&](const std::string& message) { throw Error(file, 0, title_of(result) + " " + message); };
-  const Json& measured = member(result, "measured");
-  if (!measured.is_null() && !measured.is_boolean()) fail("has a 'measured' that is neither true nor false");
-  if (measured == true || result.contains("training")) {
-    fail("was measured, which no run repeats to the byte; `run` it again and look at `diff`");
-  }
-  const Scenario scenario = read_manifest(result, file);
-  const Json& run = result["manifest"]["run"];
-  for (const auto& [key, value] : run.items()) {
-    if (!is_member_of_run(key) || !scenario.hardware.device.empty()) {
-      fail("manifest.run has '" + key + "', which this version cannot repeat");
-    }
-  }
-  if (!result["manifest"].contains("options")) fail("lacks manifest.options");
-  if (scenario.policy.name.empty() || scenario.machine.name.empty()) fail("lacks the policy or the machine of its run");
-  if (scenario.iterations > 1'000'000) fail("manifest.run.iterations is no number of iterations");
-  const std::uint64_t samples = scenario.sampling.samples;
-  if (run.contains("samples") && (samples < fewest_samples || samples > most_samples)) {
-    const auto text = run["samples"].get<std::string>();
-    fail(fmt::format("has {} samples; it may have {} to {}", text, fewest_samples, most_samples));
-  }
-  // Code is run only where the user names it, never because a result does.
-  if (run.contains("policy_library") && origin_of_policy(scenario.policy.name).file.empty()) {
-    fail(library_is_missing(run["policy_library"].get<std::string>()));
-  }
-}
-
-std::string library_is_missing(const std::string& library) {
-  return "is of a policy in the library " + library + "; if you trust it, add --policy-library " + library;
 }
 
 }  // namespace tencache

@@ -63,8 +63,9 @@ struct Manifest {
   Named<std::string> options;  // of the policy, resolved
   ManifestRun run;
   std::uint64_t seed = 0;
+  Absent<Json> command;  // the question that asks for it again (command_json)
 };
-TENCACHE_ANSWER(Manifest, version, hashes, price, options, run, seed)
+TENCACHE_ANSWER(Manifest, version, hashes, price, options, run, seed, command)
 
 // An empty policy: of several at once. `resolved`: its options.
 Manifest manifest_of(const Workload& workload, const std::string& policy,
@@ -72,15 +73,8 @@ Manifest manifest_of(const Workload& workload, const std::string& policy,
 Json manifest_json(const Workload& workload, const std::string& policy,
                    const std::map<std::string, std::string>& resolved);
 
-// What a result's manifest asks for. Throws Error, placed at `file`, where a part of the manifest is missing or of
-// another type.
+// What was simulated, with the policy that the result names; of a measured run what was run. Throws Error, placed at
+// `file`, where a part of the manifest is missing or of another type.
 Scenario read_manifest(const Json& result, const std::string& file);
-// Whether two results, whose manifests can be read, differ in their policies at most.
-bool same_question(const Json& a, const Json& b);
-// Throws Error where the result cannot be had again to the byte: it was measured, asks for what this version does not
-// know, or needs a policy library that is not loaded.
-void check_repeatable(const Json& result, const std::string& file);
-// "is of a policy in the library F; if you trust it, add --policy-library F".
-std::string library_is_missing(const std::string& library);
 
 }  // namespace tencache

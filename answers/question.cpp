@@ -1,7 +1,6 @@
 #include "answers/question.h"
 
 #include <algorithm>
-#include <array>
 
 #include "answers/questions.h"
 #include "answers/result_file.h"
@@ -18,32 +17,34 @@ Json command_json(const Question& question) {
   return {{"name", question.name}, {"arguments", std::move(arguments)}};
 }
 
-namespace {
-
-using Make = std::unique_ptr<Question> (*)();
-
-const std::map<std::string, Make>& all_questions() {
-  static const std::map<std::string, Make> questions = {
-      {"bound", bound_question},
-      {"compare", compare_question},
-      {"endurance", endurance_question},
-      {"explain", explain_question},
-      {"fit", fit_question},
-      {"fragment", fragment_question},
-      {"info", info_question},
-      {"machines", machines_question},
-      {"models", models_question},
-      {"policies", policies_question},
-      {"replay", [] { return replay_question(); }},
-      {"sensitivity", sensitivity_question},
-      {"sweep", sweep_question},
-      {"sweep merge", sweep_merge_question},
-      {"tune", tune_question},
-  };
-  return questions;
+void set_command(Json& answer, const Json& command) {
+  if (command.is_null()) return;
+  if (answer.is_array()) {
+    for (Json& one : answer) set_command(one, command);
+  } else {
+    answer["manifest"]["command"] = command;
+  }
 }
 
-constexpr std::array repeatable{"bound", "endurance", "explain", "fit", "fragment", "sensitivity", "sweep", "tune"};
+namespace {
+
+struct Made {
+  std::string name;
+  std::unique_ptr<Question> (*make)();
+};
+
+// "sweep merge" of sweep_merge.
+std::string command_of(std::string name) {
+  std::ranges::replace(name, '_', ' ');
+  return name;
+}
+
+const std::vector<Made>& all_questions() {
+#define TENCACHE_ROW(name) {command_of(#name), [] { return name##_question(); }},
+  static const std::vector<Made> questions = {TENCACHE_QUESTIONS(TENCACHE_ROW)};
+#undef TENCACHE_ROW
+  return questions;
+}
 
 bool has_values(const Json& value) {
   return value.is_array() && !value.empty() &&
@@ -52,8 +53,8 @@ bool has_values(const Json& value) {
 
 // Of any of these questions.
 bool is_unrecorded(const std::string& name) {
-  return std::ranges::any_of(repeatable, [&](const char* question) {
-    const std::unique_ptr<Question> made = question_named(question);
+  return std::ranges::any_of(all_questions(), [&](const Made& question) {
+    const std::unique_ptr<Question> made = question.make();
     const QuestionOption* const option = made->options.find(name);
     return option != nullptr && !option->recorded;
   });
@@ -69,10 +70,10 @@ Json ask_again(const std::string& file, const Json& document, const std::string&
   const Json &named = member(command, "name"), &arguments = member(command, "arguments");
   if (!named.is_string() || !arguments.is_object()) fail("manifest.command lacks a 'name' or 'arguments'");
   const auto name = named.get<std::string>();
-  if (std::ranges::find(repeatable, name) == repeatable.end()) {
+  const std::unique_ptr<Question> question = question_named(name);
+  if (question == nullptr || !question->repeatable) {
     fail("is of command '" + name + "', which this version cannot repeat");
   }
-  const std::unique_ptr<Question> question = question_named(name);
   QuestionSettings settings;
   std::size_t unnamed = 0;
   for (const auto& [key, value] : arguments.items()) {
@@ -102,13 +103,13 @@ Json ask_again(const std::string& file, const Json& document, const std::string&
 }
 
 std::unique_ptr<Question> question_named(const std::string& name) {
-  const auto found = all_questions().find(name);
-  return found == all_questions().end() ? nullptr : found->second();
+  const auto found = std::ranges::find(all_questions(), name, &Made::name);
+  return found == all_questions().end() ? nullptr : found->make();
 }
 
 std::vector<std::string> question_names() {
   std::vector<std::string> names;
-  for (const auto& [name, make] : all_questions()) names.push_back(name);
+  for (const Made& question : all_questions()) names.push_back(question.name);
   return names;
 }
 

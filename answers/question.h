@@ -10,6 +10,7 @@
 
 #include "answers/described.h"
 #include "answers/document.h"
+#include "answers/schemas.h"
 #include "studies/question_options.h"
 
 namespace tencache {
@@ -23,10 +24,21 @@ struct Answered {
   std::vector<std::string> text_remarks = {};  // for stderr, after the text
 };
 
+// What --help says of a question's command.
+struct QuestionHelp {
+  std::string summary = {};  // a line
+  std::string json = {};     // of --json
+  std::string footer = {};   // more, and Examples:
+};
+
 struct Question {
   explicit Question(std::string its_name) : name(std::move(its_name)) {}
 
   std::string name;  // "sweep merge"
+  QuestionHelp help = {};
+  std::vector<AnswerSchema> (*schemas)() = nullptr;  // of its answers; null: they have none
+  bool repeatable = false;                           // its answer's manifest has its command: ask_again
+  bool is_listing = false;                           // of what there is: the last ones in --help
   QuestionOptions options = {};
   // Once the options are set. Throws Error.
   std::function<Answered()> ask = {};
@@ -45,15 +57,18 @@ bool is_repeatable(const Json& document);
 // write, for a question that is none of those, and for options that write files or load code.
 Json ask_again(const std::string& file, const Json& document, const std::string& trace, const std::string& machine);
 
-// An answer with a description and a document. `command`, if it is not null, stands in its manifest: the question can
-// be asked again from there.
+// Puts the command into the manifest of an answer, or of each of a list of them: the question can be asked again from
+// there. Null: nothing.
+void set_command(Json& answer, const Json& command);
+
+// An answer with a description and a document.
 template <typename Answer>
 Answered answered(Answer answer, bool yes, const Json& command) {
   const auto kept = std::make_shared<const Answer>(std::move(answer));
   return {.json =
               [kept, command] {
                 Json document = to_json_of(*kept);
-                if (!command.is_null()) document["manifest"]["command"] = command;
+                set_command(document, command);
                 return document;
               },
           .text = [kept] { return document_text(document_of(*kept)); },

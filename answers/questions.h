@@ -1,8 +1,8 @@
-// The questions that have a study, each with its options.
+// The questions that have a study, each with its options, in answers/questions/<name>.cpp. A new one is a line here: the
+// command line, Python, `reproduce` and the schemas know it then.
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,7 +11,29 @@
 #include "core/timeline.h"
 #include "core/trace.h"
 
+// In the order of --help.
+#define TENCACHE_QUESTIONS(QUESTION) \
+  QUESTION(info)                     \
+  QUESTION(replay)                   \
+  QUESTION(compare)                  \
+  QUESTION(fit)                      \
+  QUESTION(fragment)                 \
+  QUESTION(explain)                  \
+  QUESTION(endurance)                \
+  QUESTION(bound)                    \
+  QUESTION(sensitivity)              \
+  QUESTION(sweep)                    \
+  QUESTION(sweep_merge)              \
+  QUESTION(tune)                     \
+  QUESTION(policies)                 \
+  QUESTION(machines)                 \
+  QUESTION(models)
+
 namespace tencache {
+
+#define TENCACHE_DECLARE_QUESTION(name) std::unique_ptr<Question> name##_question();
+TENCACHE_QUESTIONS(TENCACHE_DECLARE_QUESTION)
+#undef TENCACHE_DECLARE_QUESTION
 
 // A simulated run with all that its spans refer to.
 struct KeptTimeline {
@@ -20,27 +42,11 @@ struct KeptTimeline {
   MachineSpec machine;
   Trace trace;  // of the lowered program: names of ops and tensors
 };
+// `kept` receives a timeline a rank.
+std::unique_ptr<Question> replay_question(std::vector<KeptTimeline>* kept);
 
-// `kept`, if not null, receives a timeline a rank.
-std::unique_ptr<Question> replay_question(std::vector<KeptTimeline>* kept = nullptr);
-std::unique_ptr<Question> compare_question();
-std::unique_ptr<Question> bound_question();
-std::unique_ptr<Question> endurance_question();
-std::unique_ptr<Question> explain_question();
-std::unique_ptr<Question> fit_question();
-std::unique_ptr<Question> fragment_question();
-std::unique_ptr<Question> sensitivity_question();
-std::unique_ptr<Question> sweep_question();
-std::unique_ptr<Question> sweep_merge_question();
-std::unique_ptr<Question> tune_question();
-std::unique_ptr<Question> info_question();
-// What there is.
-std::unique_ptr<Question> policies_question();
-std::unique_ptr<Question> machines_question();
-std::unique_ptr<Question> models_question();
-
-// By the name of its command; null: there is none.
+// By the name of its command ("sweep merge"); null: there is none.
 std::unique_ptr<Question> question_named(const std::string& name);
-std::vector<std::string> question_names();
+std::vector<std::string> question_names();  // in the order of --help
 
 }  // namespace tencache

@@ -309,11 +309,11 @@ ResultAnswer result_answer(const Workload& workload, const Outcome& outcome, con
   answer.policy_notes = result.policy_notes;
   answer.deepspeed_cpu_memory = deepspeed_cpu_memory(workload, outcome);
   answer.notes = notes_of(workload);
-  answer.rescaled = rescaling_json(workload);
-  answer.gpu_time = gpu_time_json(workload);
+  answer.rescaled = rescaling_answer(workload);
+  answer.gpu_time = gpu_time_answer(workload);
   if (!workload.scenario.faults.empty()) answer.faults = injected_faults(workload.scenario, outcome.faults);
   answer.manifest = manifest_of(workload, outcome.policy, outcome.options);
-  answer.timing = {{"load_seconds", workload.load_seconds}, {"run_seconds", outcome.seconds}};
+  answer.timing = {workload.load_seconds, outcome.seconds};
   return answer;
 }
 
@@ -327,21 +327,6 @@ std::string trace_title(const Workload& workload) {
       header.model.empty() ? std::filesystem::path(workload.scenario.trace.file).filename().string() : header.model;
   if (header.batch != 0) title += fmt::format(", batch {}", header.batch);
   return printable(title);
-}
-
-std::string time_bar(const RunResult& result, double longest_seconds, std::size_t width) {
-  if (longest_seconds <= 0) return "";
-  const double columns = static_cast<double>(width) / longest_seconds;
-  const auto columns_of = [&](double seconds) { return static_cast<std::size_t>(std::lround(seconds * columns)); };
-  const auto worst = std::max_element(result.window.stall_ns.begin(), result.window.stall_ns.end());
-  const double busy = per_iteration_seconds(result, result.window.compute_ns + result.window.gap_ns);
-  const std::size_t all = columns_of(result.iteration_seconds());
-  const std::size_t full = std::min(all, columns_of(busy));
-  const std::size_t main = std::min(all, columns_of(busy + per_iteration_seconds(result, *worst)));
-  std::string bar;
-  for (std::size_t i = 0; i < std::min(all, width); ++i) bar += i < full ? "█" : i < main ? "▒" : "░";
-  if (all > width) bar += "▸";
-  return bar.empty() ? "▏" : bar;
 }
 
 namespace {

@@ -7,6 +7,7 @@
 
 #include "answers/bound.h"
 #include "answers/described.h"
+#include "answers/durations.h"
 #include "answers/explain.h"
 #include "answers/manifest.h"
 #include "studies/workload.h"
@@ -168,17 +169,23 @@ struct ResultAnswer : ResultHead, ResultTimes, ResultTraffic, ResultSamples {
   std::vector<std::string> changes, policy_notes;
   std::optional<DeepSpeedCpuMemory> deepspeed_cpu_memory;  // none: of another policy, or it does not fit
   std::vector<std::string> notes;
-  Json rescaled, gpu_time;
+  // How far its time may be believed (studies/validity.h): "validated within 43.7 % (…)", "extrapolated"; none of the
+  // bound, the ideal, a measured run, and where it does not fit.
+  std::optional<std::string> validity;
+  std::optional<RescalingAnswer> rescaled;
+  std::optional<GpuTimeAnswer> gpu_time;
   Absent<InjectedFaults> faults;
   Manifest manifest;
-  Json timing;
+  Timing timing;
   Absent<TermAnswer> binding;  // of the bound's row
   Absent<bool> measured;
   Absent<PredictedResult> prediction;
+
+  std::string file;  // that it was read from; known only to who reads it
 };
 BOOST_DESCRIBE_STRUCT(ResultAnswer, (ResultHead, ResultTimes, ResultTraffic, ResultSamples),
                       (generation, ranks, simulated_events, changes, policy_notes, deepspeed_cpu_memory, notes,
-                       rescaled, gpu_time, faults, manifest, timing, binding, measured, prediction))
+                       validity, rescaled, gpu_time, faults, manifest, timing, binding, measured, prediction))
 
 // Without an interval. Deterministic but for `timing`.
 ResultAnswer result_answer(const Workload& workload, const Outcome& outcome, const References& references);
@@ -202,12 +209,6 @@ std::string deepspeed_note(const Workload& workload, const Outcome& outcome);
 // What a reader of the result must know, a sentence each.
 std::vector<std::string> notes_of(const Workload& workload);
 
-// Null where durations are as the trace has them.
-Json rescaling_json(const Workload& workload);
-
-// How far off the modelled durations of GPU ops may be (traces/generate/gpu_time.h); null where none is modelled, or
-// the GPU is unknown.
-Json gpu_time_json(const Workload& workload);
 // "GPU times are modelled for the h100 (eager): ± 6 % (median error)".
 std::string gpu_time_note(const GpuTime& time);
 
@@ -216,7 +217,4 @@ Json machine_json(const MachineSpec& machine);
 // "BERT, batch 256" where the trace says so, else the file's name.
 std::string trace_title(const Workload& workload);
 
-// █ for compute and gaps, ▒ for what it waits for most, ░ for other stalls; `longest_seconds` fills the width,
-// and what is longer ends in ▸.
-std::string time_bar(const RunResult& result, double longest_seconds, std::size_t width);
 }  // namespace tencache

@@ -22,6 +22,11 @@ std::string text_of(const Json& json, const char* key) {
   return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : std::string("?");
 }
 
+// The tool's own time; and the command as it was typed, which manifest.run and manifest.options have resolved.
+bool is_no_figure(const std::string& path, const std::string& key) {
+  return (path.empty() && key == "timing") || (path == "manifest" && key == "command");
+}
+
 // Null against an object or a list is null against each of its members.
 void collect(const std::string& path, const Json& a, const Json& b, std::vector<Change>& changes) {
   const auto below = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
@@ -29,11 +34,11 @@ void collect(const std::string& path, const Json& a, const Json& b, std::vector<
       (a.is_object() || a.is_null()) && (b.is_object() || b.is_null()) && !(a.is_null() && b.is_null());
   if (objects) {
     for (const auto& [key, value] : a.items()) {
-      if (path.empty() && key == "timing") continue;
+      if (is_no_figure(path, key)) continue;
       collect(below(key), value, member(b, key), changes);
     }
     for (const auto& [key, value] : b.items()) {
-      if (path.empty() && key == "timing") continue;
+      if (is_no_figure(path, key)) continue;
       if (!a.is_object() || !a.contains(key)) collect(below(key), nullptr, value, changes);
     }
     return;

@@ -29,7 +29,8 @@ struct Change {
   bool of_input() const;
 };
 
-// In the order of the document, what was asked for first. The tool's own `timing` is no change.
+// In the order of the document, what was asked for first. The tool's own `timing` is no change, nor is how the command was
+// typed (`manifest.command`).
 std::vector<Change> changes_between(const Json& a, const Json& b);
 
 Json change_json(const Change& change);

@@ -95,29 +95,29 @@ std::string gpu_time_note(const GpuTime& time) {
   return note;
 }
 
-Json gpu_time_json(const Workload& workload) {
-  if (!workload.gpu_time) return nullptr;
+std::optional<GpuTimeAnswer> gpu_time_answer(const Workload& workload) {
+  if (!workload.gpu_time) return std::nullopt;
   const GpuTime& time = *workload.gpu_time;
-  Json by_kernel = Json::object();
+  GpuTimeAnswer answer;
+  answer.gpu = time.gpu;
+  answer.stack = time.stack;
+  answer.measured = time.measured;
+  answer.error = time.error;
+  answer.extrapolated_share = time.extrapolated_share;
   for (std::size_t kind = 0; kind < kernel_kind_count; ++kind) {
     const KernelTime& of_kind = time.by_kernel[kind];
     if (of_kind.seconds <= 0) continue;
-    by_kernel[std::string(to_string(static_cast<KernelKind>(kind)))] = {{"seconds", of_kind.seconds},
-                                                                        {"error", of_kind.error}};
+    answer.by_kernel.emplace_back(to_string(static_cast<KernelKind>(kind)),
+                                  KernelTimeAnswer{of_kind.seconds, of_kind.error});
   }
-  return {{"gpu", time.gpu},
-          {"stack", time.stack.empty() ? Json(nullptr) : Json(time.stack)},
-          {"measured", time.measured},
-          {"error", time.error},
-          {"extrapolated_share", time.extrapolated_share},
-          {"by_kernel", std::move(by_kernel)}};
+  return answer;
 }
 
-Json rescaling_json(const Workload& workload) {
-  if (!workload.rescaling) return nullptr;
+std::optional<RescalingAnswer> rescaling_answer(const Workload& workload) {
+  if (!workload.rescaling) return std::nullopt;
   const Rescaling& rescaling = *workload.rescaling;
-  return {{"from", rescaling.from},     {"to", rescaling.to},   {"precision", rescaling.precision},
-          {"factor", rescaling.factor}, {"ops", rescaling.ops}, {"guessed_ops", rescaling.guessed}};
+  return RescalingAnswer{rescaling.from,   rescaling.to,  rescaling.precision,
+                         rescaling.factor, rescaling.ops, rescaling.guessed};
 }
 
 }  // namespace tencache

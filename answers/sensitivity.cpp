@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "answers/result.h"
 #include "core/text.h"
@@ -52,7 +53,7 @@ std::size_t lines_of_a_table(const SensitivityAnswer& answer) {
 // Rows: values of the first parameter, and without limit; the machine's own value is beside the nearest.
 DocumentTable times_table(const SensitivityAnswer& answer, std::size_t first) {
   const SensitivityParameter& axis = answer.axis();
-  DocumentTable table{.name = "lines", .title = "", .columns = {axis.name}, .rows = {}};
+  DocumentTable table{.name = "lines", .title = "", .columns = {axis.name}, .rows = {}, .shown = Shown::on_terminal};
   const std::size_t end = std::min(answer.lines.size(), first + lines_of_a_table(answer));
   for (std::size_t i = first; i < end; ++i) {
     const SensitivityLine& line = answer.lines[i];
@@ -102,6 +103,42 @@ std::string knees_text(const SensitivityAnswer& answer) {
   return text;
 }
 
+bool is_bound(const SensitivityLine& line) { return line.policy == bound_line; }
+
+// "gpu_speed × 2".
+std::string second_text(const SensitivityAnswer& answer, double value) {
+  return answer.second()->name + " " + answer.second()->text(value);
+}
+
+std::string state_words(const SensitivityAnswer& answer, const SensitivityLine& line) {
+  switch (line.knee_state) {
+    case KneeState::found:
+      return "beyond " + answer.axis().text(line.knee ? line.knee->value : 0) + " nothing is gained";
+    case KneeState::below_range:
+      return "the least value shown is enough";
+    case KneeState::above_range:
+      return "more than the largest value shown would still help";
+    case KneeState::never_fits:
+      return "fits nowhere";
+  }
+  return "";
+}
+
+DocumentTable knees_table(const SensitivityAnswer& answer) {
+  DocumentTable table{.name = "knees",
+                      .title = "",
+                      .columns = {"policy", "knee", "time there", "without limit", "so"},
+                      .rows = {},
+                      .shown = Shown::on_page};
+  for (const SensitivityLine& line : answer.lines) {
+    table.add({label_of(answer, line), line.knee ? answer.axis().text(line.knee->value) : "–",
+               line.knee ? seconds_cell(line.knee->iteration_seconds) : Cell("–"),
+               line.unlimited.fits ? seconds_cell(line.unlimited.iteration_seconds) : Cell("does not fit"),
+               knee_text(answer, line)});
+  }
+  return table;
+}
+
 // "4 GB/s" of "4.00 GB/s".
 std::string short_text(std::string text) {
   if (const std::size_t zeros = text.find(".00 "); zeros != std::string::npos) text.erase(zeros, 3);
@@ -129,25 +166,48 @@ SensitivityAnswer sensitivity_answer(const Workload& workload, const Sensitivity
   SensitivityAnswer answer = sensitivity_answer(request, std::move(result));
   answer.trace = workload.scenario.trace.file;
   answer.notes = notes_of(workload);
-  answer.rescaled = rescaling_json(workload);
-  answer.gpu_time = gpu_time_json(workload);
+  answer.rescaled = rescaling_answer(workload);
+  answer.gpu_time = gpu_time_answer(workload);
   answer.manifest = manifest_json(workload, "", {});
-  answer.timing = {{"load_seconds", workload.load_seconds}, {"run_seconds", run_seconds}};
+  answer.timing = {workload.load_seconds, run_seconds};
   answer.title = fmt::format("{} on {}", trace_title(workload), machine_title(workload));
   return answer;
 }
 
+std::string title_of(const SensitivityAnswer& answer) {
+  return answer.axis().name + (answer.machine.empty() ? "" : " of " + answer.machine) + ", " +
+         std::filesystem::path(answer.trace).filename().string();
+}
+
+std::string label_of(const SensitivityAnswer& answer, const SensitivityLine& line) {
+  std::string text = is_bound(line) ? "lower bound" : line.policy;
+  if (answer.second() != nullptr && line.second_value) text += ", " + second_text(answer, *line.second_value);
+  return text;
+}
+
+std::string knee_text(const SensitivityAnswer& answer, const SensitivityLine& line) {
+  const bool from_csv = answer.machine.empty();  // no state of the knee is known
+  if (from_csv) return line.knee ? state_words(answer, line) : "no knee among these values";
+  const bool slower = line.knee && slower_without_limit(*line.knee, line.unlimited, answer.tolerance);
+  return state_words(answer, line) + (slower ? "; without limit it is slower" : "");
+}
+
 Document document_of(const SensitivityAnswer& answer) {
-  Document document{.kind = "sensitivity", .title = answer.title, .blocks = {}};
-  document.add_text(answer.title + ": time of an iteration\n");
-  for (std::size_t first = 0; first < answer.lines.size(); first += lines_of_a_table(answer)) {
-    if (answer.second() != nullptr) {
-      document.add_text(fmt::format("\n{}, by {}:\n", answer.lines[first].policy, answer.second()->name));
+  Document document{.kind = "sensitivity", .title = "Time against " + answer.axis().name, .blocks = {}};
+  if (!answer.title.empty()) {  // of a file nobody knows whether all lines have all values
+    document.add_text(answer.title + ": time of an iteration\n");
+    for (std::size_t first = 0; first < answer.lines.size(); first += lines_of_a_table(answer)) {
+      if (answer.second() != nullptr) {
+        document.add_text(fmt::format("\n{}, by {}:\n", answer.lines[first].policy, answer.second()->name));
+      }
+      document.add_text("\n");
+      document.blocks.emplace_back(times_table(answer, first));
     }
-    document.add_text("\n");
-    document.blocks.emplace_back(times_table(answer, first));
+    document.add_text(knees_text(answer));
   }
-  document.add_text(knees_text(answer));
+  document.add_paragraph(title_of(answer));
+  document.blocks.emplace_back(chart_of(answer));
+  document.add_table(knees_table(answer));
   return document;
 }
 
@@ -173,44 +233,46 @@ DocumentTable points_table(const SensitivityAnswer& answer) {
   return table;
 }
 
-std::vector<std::optional<std::pair<double, double>>> plotted(const std::vector<SensitivityPoint>& points) {
-  std::vector<std::optional<std::pair<double, double>>> drawn(points.size());
-  for (std::size_t i = 0; i < points.size(); ++i) {
-    if (points[i].fits) drawn[i] = {points[i].value, points[i].iteration_seconds};
-  }
-  return drawn;
-}
-
-Chart chart_of(const SensitivityAnswer& answer) {
+LineChart chart_of(const SensitivityAnswer& answer) {
   const SensitivityParameter& axis = answer.axis();
-  Chart chart;
-  chart.title = answer.title;
+  LineChart chart;
+  chart.title = answer.title.empty() ? title_of(answer) : answer.title;
   chart.subtitle = fmt::format("Seconds of an iteration against {}{}", axis.name,
-                               answer.rescaled.is_null() ? "" : "; durations rescaled from another GPU (modelled)");
-  std::string unit = name_of(axis.unit);
-  std::ranges::replace(unit, '_', ' ');
-  chart.x_label = fmt::format("{} ({}, logarithmic)", axis.name, unit);
-  chart.y_label = "iteration (seconds)";
-  const std::size_t every = (axis.values.size() + 6) / 7;  // no more than fit beside each other
-  for (std::size_t i = 0; i < axis.values.size(); i += every) {
-    chart.ticks.emplace_back(axis.values[i], short_text(axis.text(axis.values[i])));
+                               !answer.rescaled ? "" : "; durations rescaled from another GPU (modelled)");
+  chart.x_label = axis.name;
+  chart.x_unit = unit_named(name_of(axis.unit));
+  chart.y_label = "time of an iteration";
+  chart.y_unit = FigureUnit::seconds;
+  std::vector<double> values = axis.values;
+  for (const SensitivityLine& line : answer.lines) {  // a CSV file says them only there
+    for (const SensitivityPoint& point : line.points) values.push_back(point.value);
   }
-  chart.here = {axis.machine_value, "the machine's"};
-  chart.note =
-      fmt::format("Ring: the knee, beyond which more gains less than {}. Gap: no result.", tolerance_text(answer));
-  chart.panels.resize(answer.second() != nullptr ? answer.second()->values.size() : 1);
-  for (std::size_t i = 0; i < answer.lines.size(); ++i) {
-    const SensitivityLine& line = answer.lines[i];
-    ChartPanel& panel = chart.panels[i % chart.panels.size()];
-    if (line.second_value) panel.title = answer.second()->name + " " + answer.second()->text(*line.second_value);
-    ChartLine& drawn = panel.lines.emplace_back();
-    drawn.name = line.policy;
-    drawn.points = plotted(line.points);
-    drawn.reference = line.policy == bound_line;
-    if (line.knee && !drawn.reference) {
-      drawn.mark = {line.knee->value, line.knee->iteration_seconds};
-      drawn.mark_label = axis.text(line.knee->value);
+  std::ranges::sort(values);
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  const std::size_t every = (values.size() + 6) / 7;  // no more than fit beside each other
+  for (std::size_t i = 0; i < values.size(); i += every) {
+    chart.ticks.emplace_back(values[i], short_text(axis.text(values[i])));
+  }
+  if (axis.machine_value > 0) chart.here = {axis.machine_value, "the machine's " + axis.text(axis.machine_value)};
+  chart.note = "Ring: the knee, beyond which " +
+               (answer.tolerance > 0 ? "more gains less than " + tolerance_text(answer) : "nothing is gained") +
+               ". Gap: no result.";
+  for (const SensitivityLine& line : answer.lines) {
+    const std::string title =
+        answer.second() != nullptr && line.second_value ? second_text(answer, *line.second_value) : "";
+    auto panel = std::ranges::find(chart.panels, title, &ChartPanel::title);
+    if (panel == chart.panels.end()) panel = chart.panels.insert(panel, {title, {}});
+    ChartLine& drawn = panel->lines.emplace_back();
+    drawn.reference = is_bound(line);
+    drawn.name = drawn.reference ? "lower bound" : line.policy;
+    for (const SensitivityPoint& point : line.points) {
+      drawn.points.push_back({point.value, point.fits ? point.iteration_seconds : std::nan("")});
     }
+    if (line.unlimited.fits) drawn.facts.emplace_back("unlimited", seconds_text(line.unlimited.iteration_seconds));
+    drawn.facts.emplace_back("knee", knee_text(answer, line));
+    if (!line.knee || !line.knee->fits || drawn.reference) continue;
+    drawn.mark = {line.knee->value, line.knee->iteration_seconds};
+    drawn.mark_label = axis.text(line.knee->value);
   }
   return chart;
 }

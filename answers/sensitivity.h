@@ -7,7 +7,7 @@
 
 #include "answers/described.h"
 #include "answers/document.h"
-#include "answers/line_chart.h"
+#include "answers/durations.h"
 #include "studies/sensitivity.h"
 #include "studies/workload.h"
 
@@ -33,9 +33,11 @@ struct SensitivityAnswer {
   double tolerance = 0;                          // of the knees
   std::vector<SensitivityLine> lines;            // by policy, then by value of the second parameter
   std::vector<std::string> notes;
-  Json rescaled, gpu_time;
+  std::optional<RescalingAnswer> rescaled;
+  std::optional<GpuTimeAnswer> gpu_time;
   std::uint64_t simulations = 0;
-  Json manifest, timing;
+  Json manifest;
+  Timing timing;
 
   std::string title;  // "gpt2, batch 8 on g10-a100"; known only while the command runs
 
@@ -50,12 +52,16 @@ SensitivityAnswer sensitivity_answer(const SensitivityRequest& request, Sensitiv
 SensitivityAnswer sensitivity_answer(const Workload& workload, const SensitivityRequest& request,
                                      SensitivityResult result, double run_seconds);
 
+// A terminal has a table of all times, pages a chart and the knees.
 Document document_of(const SensitivityAnswer& answer);
 // Every point and knee, a row each.
 DocumentTable points_table(const SensitivityAnswer& answer);
 // A panel for each value of the second parameter.
-Chart chart_of(const SensitivityAnswer& answer);
-// nullopt where it does not fit.
-std::vector<std::optional<std::pair<double, double>>> plotted(const std::vector<SensitivityPoint>& points);
+LineChart chart_of(const SensitivityAnswer& answer);
+
+std::string title_of(const SensitivityAnswer& answer);  // "pcie of demo-small-gpu, gpt2-small.trace.jsonl.zst"
+std::string label_of(const SensitivityAnswer& answer, const SensitivityLine& line);
+// The knee, or why there is none.
+std::string knee_text(const SensitivityAnswer& answer, const SensitivityLine& line);
 
 }  // namespace tencache

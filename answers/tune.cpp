@@ -319,7 +319,7 @@ TuneAnswer tune_answer(const Tuned& tuned) {
     const Workload& workload = tuned.workloads[w];
     answer.workloads.push_back({workload.scenario.trace.file, best.median_seconds(w), standard.median_seconds(w),
                                 tuned.ideal_seconds[w], replay_command(tuned, best, w), notes_of(workload),
-                                gpu_time_json(workload), trace_title(workload)});
+                                gpu_time_answer(workload), trace_title(workload)});
   }
   answer.best = candidate_answer(tuned, best);
   answer.defaults = candidate_answer(tuned, standard);
@@ -339,7 +339,7 @@ TuneAnswer tune_answer(const Tuned& tuned) {
   answer.candidates = result.candidates.size();
   answer.simulations = result.simulations;
   answer.manifest = manifest_of(tuned);
-  answer.timing = {{"run_seconds", tuned.run_seconds}};
+  answer.timing = {.load_seconds = {}, .run_seconds = tuned.run_seconds};
   answer.title = machine_title(tuned.workloads.front());
   if (tuned.request.jitter > 0) {
     answer.copies = fmt::format("each by the median of {} copies whose durations vary by {:g} %\n",

@@ -9,6 +9,7 @@
 
 #include "answers/described.h"
 #include "answers/document.h"
+#include "answers/durations.h"
 #include "studies/tune_run.h"
 
 namespace tencache {
@@ -18,7 +19,7 @@ struct TunedWorkloadAnswer {
   double iteration_seconds = 0, defaults_seconds = 0, ideal_seconds = 0;  // the best's first
   std::string replay;                                                     // the command that has it
   std::vector<std::string> notes;
-  Json gpu_time;
+  std::optional<GpuTimeAnswer> gpu_time;
 
   std::string title;  // "gpt2, batch 8"; known only while the command runs
 };
@@ -82,7 +83,8 @@ struct TuneAnswer {
   bool exhaustive = false;
   std::size_t candidates = 0;
   std::uint64_t simulations = 0;
-  Json manifest, timing;
+  Json manifest;
+  Timing timing;
 
   // Known only while the command runs.
   std::string title;   // of the machine, "g5.xlarge with GPU memory 6.00 GiB"

@@ -474,7 +474,7 @@ Document document_of(const ValidationAnswer& answer) {
   Document document{.kind = "validate", .title = chart.title, .blocks = {}};
   document.add_paragraph(summary_sentence(first_summary(answer)));
   constexpr double most_times_published = 2;
-  if (chart.scale(most_times_published)) document.blocks.emplace_back(std::move(chart));
+  if (chart.fit(most_times_published)) document.blocks.emplace_back(std::move(chart));
   document.add_table(page_rows(answer));
   const auto add_grid = [&](DocumentTable grid, const char* indent) {
     grid.indent = indent;

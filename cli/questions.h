@@ -19,8 +19,7 @@ void add_group(CLI::App& command, const Add& add) {
   add_options(command, options);
 }
 
-// A subcommand that asks the question and prints its answer, with --json as one document. Returns the subcommand.
-CLI::App* add_question(CLI::App& app, Command& chosen, std::unique_ptr<Question> question, const char* summary,
-                       const char* help_of_json, const std::string& footer);
+// A subcommand that asks the question and prints its answer, with --json as one document.
+void add_question(CLI::App& app, Command& chosen, std::unique_ptr<Question> question);
 
 }  // namespace tencache

@@ -3,21 +3,17 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <limits>
 #include <memory>
 
-#include "answers/intervals.h"
-#include "answers/manifest.h"
 #include "answers/question.h"
-#include "answers/result.h"
 #include "answers/result_file.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
 #include "cli/questions.h"
 #include "cli/workload_options.h"
 #include "configs/load_policy_library.h"
-#include "studies/faults.h"
+#include "core/error.h"
+#include "core/text.h"
 
 namespace tencache {
 namespace {
@@ -27,47 +23,6 @@ struct ReproduceArguments {
   std::string trace, machine;  // where they are now; empty: where they were
   bool json = false;
 };
-
-// Rows of one run, as `compare` made them: read once and, where they have intervals, sampled together, since an
-// interval says how often its policy was the fastest of them. Appends the results of now.
-void simulate_rows(const ReproduceArguments& arguments, const std::vector<Json>& then,
-                   const std::vector<Scenario>& rows, std::size_t begin, std::size_t end, std::vector<Json>& now) {
-  Scenario scenario = rows[begin];
-  if (!scenario.trace.generate.empty()) scenario.trace.file.clear();  // only the name of what was generated
-  if (!arguments.trace.empty()) {
-    scenario.trace.file = arguments.trace;
-    scenario.trace.generate.clear();
-  }
-  scenario.machine.found_at = arguments.machine;
-  Workload workload = load_workload(scenario);
-  workload.scenario = rows[begin];  // the result speaks of the names of then
-  const std::optional<FaultPlan> faults = announce_faults(workload.scenario, workload.machine);
-  const References references = references_of(workload);
-  std::vector<Sampled> sampled;
-  std::vector<std::size_t> sampled_rows;
-  std::vector<ResultAnswer> answers;
-  for (std::size_t i = begin; i < end; ++i) {
-    const PolicyChoice& policy = rows[i].policy;
-    if (policy.name == bound_row) {
-      answers.push_back(bound_row_answer(workload, references));
-      continue;
-    }
-    const Outcome outcome = simulate_or_refuse(workload, policy.name, policy.settings, faults ? &*faults : nullptr);
-    answers.push_back(result_answer(workload, outcome, references));
-    if (then[i].value("samples", Json()).is_null()) continue;
-    sampled_rows.push_back(i - begin);
-    sampled.push_back(
-        {policy.name, policy.settings,
-         outcome.result.fits ? outcome.result.iteration_seconds() : std::numeric_limits<double>::infinity()});
-  }
-  if (!sampled.empty()) {
-    const Intervals intervals = sample_intervals(workload, sampled, rows[begin].sampling);
-    for (std::size_t i = 0; i < sampled_rows.size(); ++i) {
-      add_interval(answers[sampled_rows[i]], intervals, intervals.policies[i]);
-    }
-  }
-  for (const ResultAnswer& answer : answers) now.push_back(to_json_of(answer));
-}
 
 Json without_timing(Json result) {
   result.erase("timing");
@@ -101,35 +56,50 @@ std::string explanation(const std::vector<Change>& changes) {
   return text;
 }
 
-// The results of `replay` and `compare` again.
-std::vector<Json> rows_again(const ReproduceArguments& arguments, const std::vector<Json>& results) {
-  std::vector<Scenario> scenarios;
-  for (const Json& result : results) {
-    check_repeatable(result, arguments.file);
-    scenarios.push_back(read_manifest(result, arguments.file));
+// Throws Error where a document cannot be had again to the byte, or only with code that the user did not name.
+void check_repeatable(const Json& document, const std::string& file) {
+  const auto fail = [&](const std::string& message) { throw Error(file, 0, title_of(document) + " " + message); };
+  const Json& measured = member(document, "measured");
+  if (!measured.is_null() && !measured.is_boolean()) fail("has a 'measured' that is neither true nor false");
+  if (measured == true || document.contains("training")) {
+    fail("was measured, which no run repeats to the byte; `run` it again and look at `diff`");
   }
+  if (!is_repeatable(document)) fail("lacks manifest.command, which says what was asked");
+  const Json &library = member(member(document["manifest"], "run"), "policy_library"),
+             &policy = member(document, "policy");
+  if (library.is_string() && policy.is_string() && origin_of_policy(policy.get<std::string>()).file.empty()) {
+    fail(fmt::format("is of a policy in the library {0}; if you trust it, add --policy-library {0}",
+                     library.get<std::string>()));
+  }
+}
+
+// What answers a document now: the whole answer of its command, or of a list the element of the same policy. Null: the
+// list has none any more.
+Json element_for(const Json& document, const Json& answer) {
+  if (!answer.is_array()) return answer;
+  const auto found = std::ranges::find_if(
+      answer, [&](const Json& element) { return member(element, "policy") == member(document, "policy"); });
+  return found == answer.end() ? Json() : *found;
+}
+
+// Each command is asked once for all that it printed.
+std::vector<Json> ask_all_again(const ReproduceArguments& arguments, const std::vector<Json>& documents) {
+  for (const Json& document : documents) check_repeatable(document, arguments.file);
   std::vector<Json> now;
-  ProgressLine progress;
-  for (std::size_t begin = 0, end = 0; begin < results.size(); begin = end) {
-    while (end < results.size() && same_question(results[begin], results[end])) ++end;
-    progress.show(fmt::format("{} of {} results", end, results.size()));
-    simulate_rows(arguments, results, scenarios, begin, end, now);
+  Json command, answer;
+  for (const Json& document : documents) {
+    if (document["manifest"]["command"] != command) {
+      answer = ask_again(arguments.file, document, arguments.trace, arguments.machine);
+      command = document["manifest"]["command"];
+    }
+    now.push_back(element_for(document, answer));
   }
   return now;
 }
 
-// What a command printed of a whole question (`tune`, `explain`, …) again.
-Json command_again(const ReproduceArguments& arguments, const Json& document) {
-  const Json &library = member(member(document["manifest"], "run"), "policy_library"),
-             &policy = member(document, "policy");
-  if (library.is_string() && policy.is_string() && origin_of_policy(policy.get<std::string>()).file.empty()) {
-    throw Error(arguments.file, 0, library_is_missing(library.get<std::string>()));
-  }
-  return ask_again(arguments.file, document, arguments.trace, arguments.machine);
-}
-
+// Rows of `compare` are called as `replay` calls its result.
 std::string title_of_document(const Json& document) {
-  if (!is_repeatable(document)) return title_of(document);
+  if (document.contains("iteration_seconds")) return title_of(document);
   const Json &name = member(document["manifest"]["command"], "name"), &machine = member(document, "machine");
   const Json& on = machine.is_string() ? machine : member(member(document, "sweep"), "name");
   return printable(fmt::format("{} {} {}", name.get<std::string>(), machine.is_string() ? "on" : "of",
@@ -147,14 +117,9 @@ std::string some_changes_text(std::vector<Change> changes) {
 
 ExitCode reproduce(const ReproduceArguments& arguments) {
   Json document = read_json(arguments.file);
-  std::vector<Json> results, now;
-  if (is_repeatable(document)) {
-    now.push_back(command_again(arguments, document));
-    results.push_back(std::move(document));
-  } else {
-    results = results_of(std::move(document), arguments.file);
-    now = rows_again(arguments, results);
-  }
+  const std::vector<Json> results = is_repeatable(document) ? std::vector<Json>{std::move(document)}
+                                                            : results_of(std::move(document), arguments.file);
+  const std::vector<Json> now = ask_all_again(arguments, results);
   std::size_t reproduced = 0;
   std::string text;
   Json list = Json::array();
@@ -169,12 +134,12 @@ ExitCode reproduce(const ReproduceArguments& arguments) {
     }
     Json changes_list = Json::array();
     for (const Change& change : changes) changes_list.push_back(change_json(change));
-    list.push_back({{"policy", member(again, "policy")},
-                    {"machine", member(again, "machine")},
-                    {"trace", member(again, "trace")},
+    list.push_back({{"policy", member(results[i], "policy")},
+                    {"machine", member(results[i], "machine")},
+                    {"trace", member(results[i], "trace")},
                     {"reproduced", same},
                     {"changes", std::move(changes_list)}});
-    if (is_repeatable(again)) list.back()["command"] = again["manifest"]["command"]["name"];
+    list.back()["command"] = results[i]["manifest"]["command"]["name"];
   }
   const bool all = reproduced == results.size();
   if (arguments.json) {

@@ -44,6 +44,20 @@ Answered endurance(const EnduranceQuestion& asked, const Json& command) {
 
 std::unique_ptr<Question> endurance_question() {
   auto question = std::make_unique<Question>("endurance");
+  question->help = {
+      .summary = "What is written to each SSD, and how long it lasts",
+      .json = "The same as JSON (schemas/endurance.schema.json)",
+      .footer =
+          "Exit code 1: the trace does not fit.\n\n"
+          "Examples:\n"
+          "  tencache endurance step.trace.jsonl.zst -m g5.xlarge -p zero-infinity --tbw 600TB\n"
+          "  tencache endurance --model llama-3-8b --batch 1 --seq 2048 -m g5.xlarge -p foresight --dwpd 1 --duty 50"};
+  question->repeatable = true;
+  question->schemas = [] {
+    return std::vector{
+        schema_named<EnduranceAnswer>("endurance", "What is written to each SSD",
+                                      "What `tencache endurance --json` prints. docs/explain.md explains it.")};
+  };
   auto request = std::make_shared<EnduranceQuestion>();
   QuestionOptions& options = question->options;
   add_workload_options(options, request->scenario);

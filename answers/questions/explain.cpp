@@ -52,6 +52,28 @@ Answered explain_time(const ExplainQuestion& asked, const Json& command) {
 
 std::unique_ptr<Question> explain_question() {
   auto question = std::make_unique<Question>("explain");
+  question->help = {
+      .summary = "Where the time goes, confirmed by simulations without each cause",
+      .json = "The same as JSON (schemas/explain.schema.json)",
+      .footer =
+          "Attributed: how long the GPU stood for a cause. Confirmed: how much shorter the iteration is in a "
+          "simulation without it; the rest is\n"
+          "still there, or has moved to what binds next. docs/explain.md. Exit code 1: it does not fit.\n"
+          "Then the ops, layers and tensors that wait longest; and what would help: twice as much of each figure of "
+          "the machine, one at a time,\n"
+          "and the other policies of --policies. All of it is simulated: a few dozen runs.\n\n"
+          "Examples:\n"
+          "  tencache explain step.trace.jsonl.zst -m 10cache-l40s -p 10cache\n"
+          "  tencache explain step.trace.jsonl.zst -m g5.xlarge -p zero-infinity --policies all --top 20 --json"};
+  question->repeatable = true;
+  question->schemas = [] {
+    return std::vector{schema_named<ExplainAnswer>(
+        "explain", "Where an iteration's time goes",
+        "What `tencache explain --json` prints. docs/explain.md explains it. Of a run: iteration = compute + "
+        "gap + stalls. Causes are those with a stall, the longest first: attributed = confirmed + still + "
+        "moved. Taken away one after the other: confirmed + remainder = attributed. Where the trace does not "
+        "fit, `run.fits` is false and the lists are empty.")};
+  };
   auto request = std::make_shared<ExplainQuestion>();
   QuestionOptions& options = question->options;
   add_workload_options(options, request->scenario);

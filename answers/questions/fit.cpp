@@ -88,6 +88,31 @@ Answered fit(const FitQuestion& asked, const Json& command) {
 
 std::unique_ptr<Question> fit_question() {
   auto question = std::make_unique<Question>("fit");
+  question->help = {
+      .summary = "Does a training step fit on a machine, what overflows first, and what memory would be enough",
+      .json = "The same as JSON",
+      .footer =
+          "The step is a trace, or a model of which --model, --batch and --seq are enough. The first table needs no "
+          "policy: it fills the tiers, the fastest\n"
+          "first, with all that is alive at once. The second simulates each policy: whether it fits, the most that "
+          "each tier holds (start-up and\n"
+          "staging buffers counted), and the least memory, in whole MiB by bisection, with the other tiers as the "
+          "machine has them; `+`: so much\n"
+          "more than there is. Of a single policy it says when each tier is fullest as well. How to read it: "
+          "docs/explain.md. Exit code 1: it\n"
+          "fits under none of the policies.\n\n"
+          "Examples:\n"
+          "  tencache fit step.trace.jsonl.zst --machine g10-a100\n"
+          "  tencache fit --model llama-3-8b --batch 1 --seq 2048 -m g5.xlarge -p zero-infinity\n"
+          "  tencache fit step.trace.jsonl.zst -m my-computer.yaml -p zero-offload --gpu-memory 8GiB --json"};
+  question->repeatable = true;
+  question->schemas = [] {
+    return std::vector{schema_named<FitAnswer>(
+        "fit", "Whether a training step fits",
+        "What `tencache fit --json` prints. docs/explain.md explains it. `demand` is what the step needs, by "
+        "rank: what is alive at once fills the tiers, the fastest first. `policies`: the most that each tier "
+        "holds under a policy, and the least memory where it was searched.")};
+  };
   auto request = std::make_shared<FitQuestion>();
   QuestionOptions& options = question->options;
   add_workload_options(options, request->scenario);

@@ -71,6 +71,33 @@ Answered fragment(const FragmentQuestion& asked, const GivenTraces& given, const
 
 std::unique_ptr<Question> fragment_question() {
   auto question = std::make_unique<Question>("fragment");
+  question->help = {
+      .summary = "Why memory ran out: what allocators reserve for a program, and what of it nobody asked for",
+      .json = "The same as JSON (schemas/fragment.schema.json; of a message fragment-message.schema.json)",
+      .footer =
+          "PyTorch's caching allocator is replayed exactly, others beside it: GMLake stitches free blocks, STWeaver "
+          "and `planned` place all blocks before\n"
+          "the run, `exact` is what is asked for. No policy runs: all is on the GPU. docs/fragment.md says what each "
+          "column means. Exit code 1: the first\n"
+          "allocator runs out of memory.\n\n"
+          "Examples:\n"
+          "  tencache fragment step.trace.jsonl.zst --limit 22GiB\n"
+          "  tencache fragment short.trace.jsonl.zst long.trace.jsonl.zst -a default -a expandable -a "
+          "max_split_size_mb:128\n"
+          "  tencache fragment profile.json.gz\n"
+          "  tencache fragment --message 'CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 23.69 GiB total …'"};
+  question->repeatable = true;
+  question->schemas = [] {
+    return std::vector{
+        schema_named<FragmentAnswer>(
+            "fragment", "What allocators reserve for a program",
+            "What `tencache fragment --json` prints; docs/fragment.md explains it. Bytes are the most over all "
+            "events; rounding, remainders, holes and idle segments are those when most was reserved, or when "
+            "memory ran out. Iteration 0 is what comes before the first."),
+        schema_named<OomAnswer>(
+            "fragment-message", "A message of PyTorch's, explained",
+            "What `tencache fragment --message … --json` prints. Figures that the message does not have are null.")};
+  };
   auto request = std::make_shared<FragmentQuestion>();
   QuestionOptions& options = question->options;
   options.list("FILES", request->source.files,

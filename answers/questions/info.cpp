@@ -158,6 +158,15 @@ std::string info_text(const std::string& file, const Trace& trace, const TraceSu
 
 std::unique_ptr<Question> info_question() {
   auto question = std::make_unique<Question>("info");
+  question->help = {
+      .summary = "What is in a trace",
+      .json = "The same as JSON",
+      .footer =
+          "Ops by phase and (if the trace has kernels) by kernel, tensors by role, the bytes alive at once, and the "
+          "least GPU memory with which it can run.\n\n"
+          "Examples:\n"
+          "  tencache info step.trace.jsonl.zst\n"
+          "  tencache info step.trace.jsonl.zst --json"};
   auto word = std::make_shared<std::string>();
   question->options.text("TRACE", *word, "Trace file").not_empty().needed();
   question->ask = [word, given = question->options.traces()]() -> Answered {

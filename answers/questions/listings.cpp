@@ -156,6 +156,14 @@ Answered show_model(const std::string& name_or_file) {
 
 std::unique_ptr<Question> policies_question() {
   auto question = std::make_unique<Question>("policies");
+  question->is_listing = true;
+  question->help = {.summary = "List the policies with their options and sources",
+                    .json = "The list as JSON",
+                    .footer =
+                        "Examples:\n"
+                        "  tencache policies\n"
+                        "  tencache policies --json\n"
+                        "  tencache policies --policy-library my_policy.so"};
   add_policy_library_option(question->options);
   question->ask = list_all_policies;
   return question;
@@ -163,12 +171,32 @@ std::unique_ptr<Question> policies_question() {
 
 std::unique_ptr<Question> machines_question() {
   auto question = std::make_unique<Question>("machines");
+  question->is_listing = true;
+  question->help = {
+      .summary = "List the machines that ship with TenCache",
+      .json = "The list as JSON, with the source of each figure",
+      .footer =
+          "Your own machine is a YAML file; `tencache calibrate` writes one. $TENCACHE_CONFIGS names another folder "
+          "whose\n"
+          "sub-folder `machines` is listed instead.\n\n"
+          "Examples:\n"
+          "  tencache machines\n"
+          "  tencache machines --json"};
   question->ask = list_all_machines;
   return question;
 }
 
 std::unique_ptr<Question> models_question() {
   auto question = std::make_unique<Question>("models");
+  question->is_listing = true;
+  question->help = {.summary = "List the models that ship with TenCache, or show one",
+                    .json = "The list, or the one model with its tensors, as JSON",
+                    .footer =
+                        "Your own model is a YAML file or the config.json of its Hugging Face page.\n\n"
+                        "Examples:\n"
+                        "  tencache models\n"
+                        "  tencache models --model opt-6.7b\n"
+                        "  tencache models --model ./config.json --json"};
   auto model = std::make_shared<std::string>();
   question->options.text("--model", *model, "Show this one: a name, a YAML file or a Hugging Face config.json");
   question->ask = [model] { return model->empty() ? list_all_models() : show_model(*model); };

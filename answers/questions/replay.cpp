@@ -7,6 +7,7 @@
 #include "answers/timeline/timeline_csv.h"
 #include "studies/faults.h"
 #include "studies/scenario_options.h"
+#include "studies/validity.h"
 #include "traces/file/output_files.h"
 
 namespace tencache {
@@ -17,7 +18,7 @@ struct ReplayRequest {
   std::string timeline, decisions;
 };
 
-Answered replay(const ReplayRequest& request, std::vector<KeptTimeline>* kept) {
+Answered replay(const ReplayRequest& request, const Json& command, std::vector<KeptTimeline>* kept) {
   Workload workload = load_workload(request.scenario);
   const std::optional<FaultPlan> faults = announce_faults(workload.scenario, workload.machine);
   const PolicyChoice& policy = workload.scenario.policy;
@@ -66,7 +67,11 @@ Answered replay(const ReplayRequest& request, std::vector<KeptTimeline>* kept) {
       workload, {{policy.name, policy.settings, outcome.result.iteration_seconds()}}, workload.scenario.sampling);
   ResultAnswer result = result_answer(workload, outcome, references);
   add_interval(result, intervals, intervals.policies.front());
+  if (outcome.result.fits && outcome.policy != "ideal") {
+    result.validity = published_validity(workload, outcome.policy, outcome.options);
+  }
   Answered answer;
+  result.manifest.command = command;
   answer.json = [result = std::move(result)] { return to_json_of(result); };
   answer.text = [text = result_text(workload, outcome, references) + interval_text(intervals)] { return text; };
   answer.yes = outcome.result.fits;
@@ -83,8 +88,31 @@ Answered replay(const ReplayRequest& request, std::vector<KeptTimeline>* kept) {
 
 }  // namespace
 
+std::unique_ptr<Question> replay_question() { return replay_question(nullptr); }
+
 std::unique_ptr<Question> replay_question(std::vector<KeptTimeline>* kept) {
   auto question = std::make_unique<Question>("replay");
+  question->help = {
+      .summary = "Simulate a trace on a machine under one policy",
+      .json = "The result as JSON",
+      .footer =
+          "Exit code 1: the trace does not fit.\n\n"
+          "Examples:\n"
+          "  tencache replay step.trace.jsonl.zst --machine g10-a100 --policy on-demand\n"
+          "  tencache replay step.trace.jsonl.zst -m my-computer.yaml -p zero-offload --gpu-memory 8GiB --json\n"
+          "  tencache replay step.trace.jsonl.zst -m g10-a100 -p on-demand --timeline step.json\n"
+          "  tencache replay step.trace.jsonl.zst -m g10-a100 -p g10 --decisions step.decisions.jsonl.zst\n"
+          "  tencache replay step.trace.jsonl.zst -m g10-a100 -p g10 --faults seed=7"};
+  question->repeatable = true;
+  question->schemas = [] {
+    AnswerSchema result = schema_named<ResultAnswer>(
+        "result", "A TenCache result",
+        "What `tencache replay --json` prints, and each element of the list of `tencache compare --json`. "
+        "Figures of the run are null where the trace does not fit. Commands may add keys. docs/results.md "
+        "says what the figures mean.");
+    result.schema.erase("additionalProperties");  // `run` adds keys
+    return std::vector{result};
+  };
   auto request = std::make_shared<ReplayRequest>();
   QuestionOptions& options = question->options;
   add_workload_options(options, request->scenario);
@@ -95,13 +123,17 @@ std::unique_ptr<Question> replay_question(std::vector<KeptTimeline>* kept) {
   options
       .text("--timeline", request->timeline,
             "Write the timeline to this file, for https://ui.perfetto.dev; .csv: a line per span")
-      .not_empty();
+      .not_empty()
+      .unrecorded();
   options
       .text("--decisions", request->decisions,
             "Write every decision about a tensor and its reason to this file, one JSON object a "
             "line (.zst: compressed); docs/decisions.md")
-      .not_empty();
-  question->ask = [request, kept] { return replay(*request, kept); };
+      .not_empty()
+      .unrecorded();
+  question->ask = [request, kept, question = question.get()] {
+    return replay(*request, command_json(*question), kept);
+  };
   return question;
 }
 

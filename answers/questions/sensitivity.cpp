@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "answers/line_chart.h"
 #include "answers/questions.h"
 #include "configs/tool_clock.h"
 #include "core/remark.h"
@@ -120,6 +121,27 @@ Answered sensitivity(const SensitivityQuestion& asked, const Json& command) {
 
 std::unique_ptr<Question> sensitivity_question() {
   auto question = std::make_unique<Question>("sensitivity");
+  question->help = {
+      .summary = "Time against one or two figures of the machine, and where more gains nothing",
+      .json = "The same as JSON (schemas/sensitivity.schema.json)",
+      .footer =
+          "A knee is the least value from which on more gains less than the tolerance; found by bisection. The bound "
+          "is always a line.\n"
+          "Exit code 1: nothing fits anywhere.\n\n"
+          "Examples:\n"
+          "  tencache sensitivity step.trace.jsonl.zst -m 10cache-l40s --over nvme_read=1GB/s..20GB/s -p "
+          "10cache,foresight\n"
+          "  tencache sensitivity step.trace.jsonl.zst -m g5.xlarge --over pcie=4GB/s..64GB/s:5 --over "
+          "gpu_memory=8GiB,16GiB,22GiB \\\n"
+          "      --svg pcie.svg --csv pcie.csv"};
+  question->repeatable = true;
+  question->schemas = [] {
+    return std::vector{schema_named<SensitivityAnswer>(
+        "sensitivity", "Time against figures of a machine",
+        "What `tencache sensitivity --json` prints. One or two parameters; a value of null is no limit. A "
+        "line is a policy (or `bound`, the lower bound) at one value of the second parameter, in the order "
+        "of policies, then of that parameter's values. docs/explain.md explains it.")};
+  };
   auto request = std::make_shared<SensitivityQuestion>();
   QuestionOptions& options = question->options;
   add_workload_options(options, request->scenario);

@@ -8,9 +8,11 @@
 #include "answers/questions.h"
 #include "configs/load_policy_library.h"
 #include "configs/model_yaml.h"
+#include "configs/shipped_files.h"
 #include "configs/tool_clock.h"
 #include "core/parse_number.h"
 #include "core/remark.h"
+#include "core/text.h"
 #include "studies/scenario_options.h"
 #include "studies/sweep/merge.h"
 #include "studies/sweep/ranks.h"
@@ -179,6 +181,33 @@ void add_top_option(QuestionOptions& options, std::size_t& top) {
 
 std::unique_ptr<Question> sweep_question() {
   auto question = std::make_unique<Question>("sweep");
+  std::vector<std::string> shipped;
+  for (const auto& [name, path] : shipped_files("sweeps")) shipped.push_back(name);
+  question->help = {
+      .summary = "Simulate workloads × machines × policies × options, with cost and the Pareto front",
+      .json = "Rows, fronts and advice as JSON",
+      .footer =
+          "The file says what is combined, and with which budget; its format and what a row holds: docs/sweep.md. "
+          "Shipped are " +
+          join(shipped) +
+          ".\n"
+          "Printed is, for each workload, the Pareto front of time against cost and what to take. With -o a sweep may "
+          "be interrupted: the same command\n"
+          "goes on where it was. Several computers: mpirun -n 4 tencache sweep …, or --shard i/n on each and `sweep "
+          "merge`. What does not fit and\n"
+          "what a policy refuses are rows with a reason. Exit code 1: nothing fits.\n\n"
+          "Examples:\n"
+          "  tencache sweep small\n"
+          "  tencache sweep mine.yaml -o results.sqlite --csv results.csv\n"
+          "  tencache sweep mine.yaml --shard 3/8 -o part3.sqlite"};
+  question->repeatable = true;
+  question->schemas = [] {
+    return std::vector{schema_named<SweepAnswer>(
+        "sweep", "TenCache sweep results",
+        "What `tencache sweep --json` and `tencache sweep merge --json` print; docs/sweep.md says what each "
+        "field means. The rows' fields are the columns of the results file and of the CSV; advice names rows "
+        "by position.")};
+  };
   auto asked = std::make_shared<SweepQuestion>();
   QuestionOptions& options = question->options;
   options.text("FILE", asked->file, "A sweep (.yaml), or the name of a shipped one");
@@ -204,6 +233,12 @@ std::unique_ptr<Question> sweep_question() {
 
 std::unique_ptr<Question> sweep_merge_question() {
   auto question = std::make_unique<Question>("sweep merge");
+  question->help = {.summary = "Join the results of a sweep's parts",
+                    .json = "Rows, fronts and advice as JSON",
+                    .footer =
+                        "The files must be of one sweep, build and set of prices. What is missing is said.\n\n"
+                        "Examples:\n"
+                        "  tencache sweep merge part1.sqlite part2.sqlite -o results.sqlite"};
   auto asked = std::make_shared<MergeQuestion>();
   QuestionOptions& options = question->options;
   options.list("FILES", asked->files, "Results of --shard i/n").needed();

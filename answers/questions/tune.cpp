@@ -272,6 +272,26 @@ Answered tune_policy(const TuneQuestion& asked, const Json& command) {
 
 std::unique_ptr<Question> tune_question() {
   auto question = std::make_unique<Question>("tune");
+  question->help = {
+      .summary = "The best knobs of a policy, by simulations",
+      .json = "The result as JSON",
+      .footer =
+          "Tried are the values that `tencache policies --json` lists for each option with \"tuned\": true "
+          "(tune_values); --set fixes one, --over\n"
+          "lists others. The text says the best, the gain over the defaults, what each knob alone would change, and a "
+          "`replay` command with the best\n"
+          "settings. Nothing is written but the files that are named: docs/tune.md. Exit code 1: nothing fits.\n\n"
+          "Examples:\n"
+          "  tencache tune step.trace.jsonl.zst --machine g5.xlarge --policy zero-infinity\n"
+          "  tencache tune short.trace.jsonl.zst long.trace.jsonl.zst -m g5.xlarge -p 10cache --jitter 5%\n"
+          "  tencache tune step.trace.jsonl.zst -m g5.xlarge -p layer-streaming --over buffers=2..6 --csv all.csv\n"
+          "  tencache tune step.trace.jsonl.zst -m g5.xlarge --from-deepspeed ds.json --deepspeed tuned.json"};
+  question->repeatable = true;
+  question->schemas = [] {
+    return std::vector{
+        schema_named<TuneAnswer>("tune", "The best knobs of a policy",
+                                 "What `tencache tune --json` prints. docs/tune.md says what the figures mean.")};
+  };
   auto asked = std::make_shared<TuneQuestion>();
   TuneRequest& request = asked->request;
   QuestionOptions& options = question->options;

@@ -41,23 +41,28 @@ std::string kind_of_document(const Json& document) {
 
 }  // namespace
 
-std::optional<BarChart> chart_of(const DataTable& table) {
+std::optional<ScatterChart> candidates_of(const DataTable& table) {
   const std::size_t candidate = table.find_column("candidate"), time = table.find_column("relative_time");
   if (candidate == DataTable::unsorted || time == DataTable::unsorted) return std::nullopt;
-  BarChart chart;
+  ScatterChart chart;
   chart.title = fmt::format("{} candidates, in the order in which they were tried", table.row_count());
   chart.x_label = "candidate";
   chart.y_label = "time, × the best";
   const std::size_t best = table.find_column("best");
+  std::size_t misfits = 0;
   for (std::size_t row = 0; row < table.row_count(); ++row) {
-    const double y = table.number(row, time);
+    const double x = table.number(row, candidate), y = table.number(row, time);
     if (!(y > 0)) {  // does not fit
-      ++chart.dots_without_place;
+      ++misfits;
       continue;
     }
     const bool is_best = best != DataTable::unsorted && table.raw(row, best) == "true";
-    chart.dots.push_back({table.number(row, candidate), y, is_best, fmt::format("{:+.1f} %", 100 * (y - 1))});
+    chart.dots.push_back({.x = x,
+                          .y = y,
+                          .marked = is_best,
+                          .facts = {{"", fmt::format("candidate {:.0f}: {:+.1f} %", x, 100 * (y - 1))}}});
   }
+  if (misfits > 0) chart.note = fmt::format("{} do not fit", misfits);
   return chart.dots.empty() ? std::nullopt : std::optional(std::move(chart));
 }
 

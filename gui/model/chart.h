@@ -14,6 +14,6 @@ namespace tencache::gui {
 // What people read of the document; none where no command of tencache prints it. Throws Error where it is damaged.
 std::optional<tencache::Document> document_of(const Json& document, const std::string& file);
 // Of the candidates that `tune --csv` writes; empty where the table is another.
-std::optional<BarChart> chart_of(const DataTable& table);
+std::optional<ScatterChart> candidates_of(const DataTable& table);
 
 }  // namespace tencache::gui

@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "gui/model/browse.h"
-#include "gui/model/comparison.h"
+#include "gui/model/results.h"
 #include "traces/import/csv_table.h"
 
 namespace tencache::gui {
@@ -270,11 +270,7 @@ std::string interval_of(const Simulated& simulated) {
 std::string validity_of(const Session& session, const Simulated& simulated) {
   if (session.what_if && session.what_if->machine_changed()) return "extrapolated";
   const Workload& workload = simulated.workload;
-  const PolicyChoice& policy = workload.scenario.policy;
-  const bool like = is_like_measured(workload);
-  const std::string validity = !like ? "extrapolated"
-                                     : validity_of(session, workload.machine.name, workload.trace->header.recorded_by,
-                                                   policy.name, policy.settings);
+  const std::string validity = validity_of(session.documents().all(), workload);
   const std::string durations = durations_text(workload);
   std::string text = durations.empty() ? validity : validity + ", " + durations;
   if (const auto& time = workload.gpu_time) {

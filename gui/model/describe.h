@@ -6,13 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "answers/document.h"
 #include "answers/figure_unit.h"
 #include "gui/model/session.h"
 
 namespace tencache::gui {
-
-// A label and its value, a line each.
-using Facts = std::vector<std::pair<std::string, std::string>>;
 
 // The first line is the title, with an empty label.
 Facts describe_span(const Run& run, std::uint32_t span);
@@ -29,7 +27,7 @@ std::string step_name(const StepBegin& step);
 std::string headline(const Session& session, std::size_t run);
 // "131 ms to 140 ms within the machine's uncertainty; ", empty where no interval is known.
 std::string interval_of(const Simulated& simulated);
-// Of a simulation (comparison.h); of a machine that a slider changed: "extrapolated".
+// Of a simulation (results.h); of a machine that a slider changed: "extrapolated".
 std::string validity_of(const Session& session, const Simulated& simulated);
 // How far the figures of a run may be believed (interval, validated or extrapolated), one line; empty: nothing to add.
 std::string belief(const Session& session, std::size_t run);

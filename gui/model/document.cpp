@@ -11,7 +11,7 @@
 #include "configs/price_table.h"
 #include "configs/shipped_files.h"
 #include "core/error.h"
-#include "gui/model/cost.h"
+#include "gui/model/sweep_file.h"
 #include "gui/model/timeline_file.h"
 #include "studies/sweep/sweep_results.h"
 #include "studies/workload.h"
@@ -121,7 +121,7 @@ void open_yaml(const std::string& path, Document& document) {
 // A table, which may be a sweep's or a sensitivity analysis'.
 void open_csv(const std::string& path, Document& document) {
   const DataTable& table = document.tables.emplace_back(read_csv(read_file(path), path));
-  if (std::optional<BarChart> chart = chart_of(table)) {
+  if (std::optional<ScatterChart> chart = candidates_of(table)) {
     document.answer = {.kind = "", .title = chart->title, .blocks = {*chart}};
   }
   if (is_sensitivity(table)) {

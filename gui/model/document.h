@@ -28,8 +28,10 @@ struct Document {
   DataTables tables;                         // of all that is JSON or CSV
   std::optional<tencache::Document> answer;  // what people read of what a command printed
 
-  const BarChart* chart() const { return answer ? answer->chart() : nullptr; }
-  const CellMap* map() const { return answer ? answer->map() : nullptr; }
+  template <typename Block>
+  const Block* first() const {  // of what people read; null: it has none
+    return answer ? answer->first<Block>() : nullptr;
+  }
 };
 using DocumentPointer = std::shared_ptr<const Document>;
 

@@ -1,14 +1,10 @@
 #include "gui/model/sensitivity.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <iterator>
 
 #include "core/error.h"
-#include "gui/model/describe.h"
 
 namespace tencache::gui {
 namespace {
@@ -26,20 +22,6 @@ std::optional<SensitivityParameter> parameter_of_column(std::string_view name) {
   return found;
 }
 
-std::string state_words(const SensitivityAnswer& plot, const SensitivityLine& line) {
-  switch (line.knee_state) {
-    case KneeState::found:
-      return "beyond " + plot.axis().text(line.knee ? line.knee->value : 0) + " nothing is gained";
-    case KneeState::below_range:
-      return "the least value shown is enough";
-    case KneeState::above_range:
-      return "more than the largest value shown would still help";
-    case KneeState::never_fits:
-      return "fits nowhere";
-  }
-  return "";
-}
-
 void check(const SensitivityAnswer& plot) {
   if (plot.parameters.empty()) throw Error("no parameter is varied");
   for (const SensitivityLine& line : plot.lines) {
@@ -52,33 +34,6 @@ void check(const SensitivityAnswer& plot) {
 }
 
 }  // namespace
-
-std::string title_of(const SensitivityAnswer& plot) {
-  return plot.axis().name + (plot.machine.empty() ? "" : " of " + plot.machine) + ", " +
-         std::filesystem::path(plot.trace).filename().string();
-}
-
-std::string knee_meaning(const SensitivityAnswer& plot) {
-  return plot.tolerance > 0 ? "the knee, beyond which more gains less than " + percent(plot.tolerance)
-                            : "the knee, beyond which nothing is gained";
-}
-
-std::string label_of(const SensitivityAnswer& plot, const SensitivityLine& line) {
-  std::string text = is_bound(line) ? "lower bound" : line.policy;
-  if (plot.second() != nullptr && line.second_value) {
-    text += fmt::format(", {} {}", plot.second()->name, plot.second()->text(*line.second_value));
-  }
-  return text;
-}
-
-std::string knee_text(const SensitivityAnswer& plot, const SensitivityLine& line) {
-  const bool from_csv = plot.machine.empty();
-  if (from_csv) return line.knee ? state_words(plot, line) : "no knee among these values";
-  const bool slower = line.knee && slower_without_limit(*line.knee, line.unlimited, plot.tolerance);
-  return state_words(plot, line) + (slower ? "; without limit it is slower" : "");
-}
-
-bool is_bound(const SensitivityLine& line) { return line.policy == bound_line; }
 
 bool is_sensitivity(const Json& document) {
   return document.is_object() && document.contains("parameters") && document.contains("lines");

@@ -15,13 +15,6 @@ namespace tencache::gui {
 // Of a CSV file only what it holds is known: no machine, tolerance or state of a knee.
 using SensitivityPointer = std::shared_ptr<const SensitivityAnswer>;
 
-std::string title_of(const SensitivityAnswer& plot);  // "pcie of demo-small-gpu, gpt2-small.trace.jsonl.zst"
-std::string knee_meaning(const SensitivityAnswer& plot);
-std::string label_of(const SensitivityAnswer& plot, const SensitivityLine& line);
-// The knee, or why there is none.
-std::string knee_text(const SensitivityAnswer& plot, const SensitivityLine& line);
-bool is_bound(const SensitivityLine& line);  // the lower bound, of all policies
-
 // Whether a JSON document or a table (`--csv`) is one. Throw Error, which names the file, where it is one and damaged.
 bool is_sensitivity(const Json& document);
 bool is_sensitivity(const DataTable& table);

@@ -4,10 +4,13 @@
 
 #include <filesystem>
 
+#include "answers/compare.h"
+#include "answers/cost.h"
 #include "core/error.h"
 #include "core/remark.h"
 #include "core/text.h"
 #include "core/units.h"
+#include "gui/model/results.h"
 #include "gui/report/html.h"
 #include "traces/file/file_io.h"
 #include "traces/file/output_files.h"
@@ -16,12 +19,32 @@ namespace tencache::gui {
 
 namespace {
 
+// A section a workload.
+std::string sweep_sections(const std::vector<SweepRow>& rows) {
+  constexpr std::size_t most_workloads = 6;
+  std::string html;
+  const std::vector<std::string> workloads = workloads_of(rows);
+  for (std::size_t i = 0; i < std::min(workloads.size(), most_workloads); ++i) {
+    CostFilter filter;
+    filter.workload = workloads[i];
+    html += document_section(document_of(cost_chart(rows, filter)), "Cost against time: " + workloads[i]);
+  }
+  if (workloads.size() > most_workloads) {
+    html +=
+        fmt::format("<p class=\"faint\">{} more workloads are in the file.</p>\n", workloads.size() - most_workloads);
+  }
+  return html;
+}
+
 // All but results, which stand together by trace and machine.
 std::string sections_of(const Document& document) {
   std::string html;
   if (document.kind == Document::Kind::timeline) html += timeline_section(document);
-  if (document.sensitivity != nullptr) html += sensitivity_section(*document.sensitivity);
-  if (!document.sweep_rows.empty()) html += sweep_section(document.sweep_rows);
+  if (document.sensitivity != nullptr) {
+    const tencache::Document answer = document_of(*document.sensitivity);
+    html += document_section(answer, answer.title);
+  }
+  if (!document.sweep_rows.empty()) html += sweep_sections(document.sweep_rows);
   if (document.trace != nullptr) html += trace_section(document);
   if (html.empty() && document.results.empty()) {
     if (document.tables.empty()) throw Error(document.path, 0, "holds nothing that could be shown");
@@ -42,13 +65,13 @@ std::string errors_section(const std::vector<std::string>& errors) {
 
 std::string report_page(const std::vector<DocumentPointer>& documents, const std::string& title,
                         std::vector<std::string>& errors) {
-  const std::vector<ResultGroup> groups = result_groups(documents);
+  const std::vector<CompareAnswer> groups = comparisons_of(open_results(documents));
   std::string body, name = title;
   if (name.empty() && !groups.empty()) name = groups.front().title;
-  for (const ResultGroup& group : groups) {
+  for (const CompareAnswer& group : groups) {
     const bool said = groups.size() == 1 && title.empty();  // by the page's heading
-    const std::string heading = group.rows.size() == 1 ? "The result" : "The policies compared";
-    body += results_section(group, said ? heading : group.title);
+    const std::string heading = group.results.size() == 1 ? "The result" : "The policies compared";
+    body += document_section(document_of(group), said ? heading : group.title);
   }
   std::string files;
   for (const DocumentPointer& document : documents) {

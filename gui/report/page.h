@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "gui/model/comparison.h"
 #include "gui/model/document.h"
 
 namespace tencache::gui {
@@ -23,23 +22,13 @@ bool write_report(const std::vector<std::string>& files, const std::string& outp
 
 // The sections; each is empty where the documents have nothing for it.
 
-// Rows of one trace on one machine with the same changes.
-struct ResultGroup {
-  std::string title;  // "gpt2-small.trace.jsonl.zst on g10-a100, GPU memory 6GiB"
-  std::vector<ComparisonRow> rows;
-};
-std::vector<ResultGroup> result_groups(const std::vector<DocumentPointer>& documents);
-// One or two sentences: what is fastest, and how far from the ideal and the bound. Empty for a group of one row.
-std::string answer(const ResultGroup& group);
-std::string results_section(const ResultGroup& group, const std::string& heading);
-
 // Runs of a timeline one above the other, with what the tiers held.
 std::string timeline_section(const Document& timeline);
 
-std::string sensitivity_section(const SensitivityAnswer& plot);
-std::string sweep_section(const std::vector<SweepRow>& rows);
 std::string trace_section(const Document& trace);
-// Of what the other commands print, and of tables.
+// What people read of an answer.
+std::string document_section(const tencache::Document& document, const std::string& heading);
+// The same of what commands print; and tables.
 std::string document_section(const Document& document);
 
 }  // namespace tencache::gui

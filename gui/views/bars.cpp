@@ -30,6 +30,10 @@ ImU32 color_of(const Theme& theme, const Ink& ink) {
       return theme.palette.roles[ink.which];
     case Ink::Kind::marked:
       return theme.accent;
+    case Ink::Kind::memory:
+      return theme.palette.series[2];
+    case Ink::Kind::link:
+      return theme.palette.series[1];
     case Ink::Kind::plain:
     case Ink::Kind::pale:
       break;

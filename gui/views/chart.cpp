@@ -1,15 +1,11 @@
 #include "gui/views/chart.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cmath>
 
 #include "core/text.h"
 #include "gui/model/describe.h"
 #include "gui/views/bars.h"
 #include "gui/views/canvas.h"
-#include "gui/views/plot.h"
 
 namespace tencache::gui {
 namespace {
@@ -60,17 +56,20 @@ void draw_bar(ImDrawList& list, const Theme& theme, const BarChart& chart, const
   const float height = ImGui::GetFontSize();
   const ImU32 text = bar.marked ? theme.accent : theme.text;
   list.AddText(at, text, shortened(bar.label, columns.labels - theme.px(10)).c_str());
-  const BarScale scale{at.x + columns.labels, columns.bars - theme.px(12), chart.most};
+  const BarScale scale{at.x + columns.labels, columns.bars - theme.px(12), chart.axis.most};
   std::vector<double> values;
   for (const ChartPart& part : bar.parts) values.push_back(part.value);
   draw_bar_parts(theme, scale, at.y, height, values, [&](std::size_t part, ImVec2 min, ImVec2 max) {
     draw_ink(list, theme, min, max, bar.parts[part].ink);
   });
   if (scale.cuts(bar.total())) draw_arrow(list, theme, scale, at.y, height);
-  if (bar.between && bar.between->first <= chart.most * (1 + 1e-9)) {
+  if (bar.between && bar.between->first <= chart.axis.most * (1 + 1e-9)) {
     const float half = theme.px(1), left = scale.x(bar.between->first), right = scale.x(bar.between->second);
     list.AddRectFilled({left - half, at.y - theme.px(2)}, {right + half, at.y + height + theme.px(2)},
                        right - left > 2 * half ? with_alpha(theme.error, 0.5f) : theme.error);
+  }
+  if (bar.interval && bar.interval->first < scale.longest_seconds) {
+    draw_whisker(list, theme, scale, at.y + height / 2, bar.interval->first, bar.interval->second);
   }
   const float x = at.x + columns.labels + columns.bars;
   list.AddText({x, at.y}, bar.marked ? theme.accent : theme.faint_text,
@@ -100,41 +99,10 @@ void draw_bars(const Theme& theme, const BarChart& chart) {
   }
 }
 
-void draw_dots(const Theme& theme, const BarChart& chart, float height) {
-  ImDrawList& list = *ImGui::GetWindowDrawList();
-  const ImVec2 corner = ImGui::GetCursorScreenPos(), margin = plot_margin(theme);
-  const float width = ImGui::GetContentRegionAvail().x;
-  double most_x = 1, most_y = 1;
-  for (const ChartDot& dot : chart.dots) most_x = std::max(most_x, dot.x), most_y = std::max(most_y, dot.y);
-  Plot plot;
-  plot.min = {corner.x + margin.x, corner.y + line_height(theme)};
-  plot.max = {corner.x + width - theme.px(16), corner.y + height - margin.y};
-  plot.x_axis = PlotAxis::around(0, most_x, false);
-  plot.y_axis = PlotAxis::around(0, most_y, false);
-  plot.x_axis.text = [](double value) { return fmt::format("{:.4g}", value); };
-  plot.y_axis.text = [](double value) { return fmt::format("{:.3g}", value); };
-  plot.x_axis.label = chart.x_label;
-  plot.y_axis.label = chart.y_label;
-  draw_axes(list, theme, plot);
-  ImGui::InvisibleButton("dots", {width, height});
-  const ImVec2 mouse = ImGui::GetIO().MousePos;
-  const ChartDot* pointed = nullptr;
-  for (const ChartDot& dot : chart.dots) {
-    const ImVec2 at = plot.at(dot.x, dot.y);
-    draw_marker(list, dot.marked ? 3 : 0, at, theme.px(dot.marked ? 6.0f : 3.5f),
-                dot.marked ? theme.accent : theme.ghost);
-    if (std::hypot(mouse.x - at.x, mouse.y - at.y) < theme.px(6)) pointed = &dot;
-  }
-  if (pointed != nullptr && ImGui::IsItemHovered()) {
-    ImGui::SetTooltip("%s %.0f: %s", chart.x_label.c_str(), pointed->x, pointed->label.c_str());
-  }
-}
-
 }  // namespace
 
 float chart_height(const Theme& theme, const BarChart& chart) {
   const float line = line_height(theme);
-  if (!chart.dots.empty()) return 16 * line;
   const float text = ImGui::GetFontSize() + ImGui::GetStyle().ItemSpacing.y;
   float height = 3.5f * text;  // title and legend
   const std::string* group = nullptr;
@@ -150,11 +118,6 @@ void draw_chart(const Theme& theme, const BarChart& chart, float height) {
   ImGui::PushFont(theme.fonts.bold);
   heading(chart.title);
   ImGui::PopFont();
-  if (chart.dots_without_place > 0) {
-    ImGui::SameLine(0, theme.px(14));
-    ImGui::TextDisabled("%zu do not fit", chart.dots_without_place);
-  }
-  if (!chart.dots.empty()) return draw_dots(theme, chart, height - (ImGui::GetCursorPosY() - top));
   draw_chart_legend(theme, chart);
   ImGui::BeginChild("bars", {0, height - (ImGui::GetCursorPosY() - top)}, false);
   draw_bars(theme, chart);

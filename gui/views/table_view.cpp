@@ -38,12 +38,13 @@ class TableView : public View {
   void select_rows();
   void draw_toolbar(const std::vector<DocumentPointer>& documents, const Theme& theme);
   void draw_table(const Theme& theme);
+  void draw_dots(const Theme& theme, const ScatterChart& chart);
   float width_of(const Theme& theme, std::size_t column) const;
 
   std::size_t known_documents_ = 0;
   DocumentPointer document_;
   std::size_t table_ = 0;
-  std::string filter_;
+  std::string filter_, chosen_dot_;
   std::vector<std::uint32_t> rows_;
   std::size_t sorted_by_ = DataTable::unsorted;
   bool ascending_ = true, picture_shown_ = true;
@@ -110,7 +111,7 @@ void TableView::draw_toolbar(const std::vector<DocumentPointer>& documents, cons
   ImGui::TextDisabled("%zu of %zu rows", rows_.size(), table().row_count());
   ImGui::SameLine(0, theme.px(18));
   if (ImGui::Button("Copy")) ImGui::SetClipboardText(table().csv(rows_).c_str());
-  if (document_->chart() == nullptr) return;
+  if (document_->first<BarChart>() == nullptr && document_->first<ScatterChart>() == nullptr) return;
   ImGui::SameLine();
   ImGui::Checkbox("picture", &picture_shown_);
 }
@@ -179,6 +180,18 @@ void TableView::draw_table(const Theme& theme) {
   ImGui::EndTable();
 }
 
+// Below a heading that says what has no place.
+void TableView::draw_dots(const Theme& theme, const ScatterChart& chart) {
+  const ImVec2 room = ImGui::GetContentRegionAvail();
+  ImGui::PushFont(theme.fonts.bold);
+  ImGui::TextUnformatted(chart.title.c_str());
+  ImGui::PopFont();
+  ImGui::SameLine(0, theme.px(14));
+  ImGui::TextDisabled("%s", chart.note.c_str());
+  const float height = std::min(room.y * 0.6f, 16 * ImGui::GetTextLineHeightWithSpacing());
+  draw_chart(theme, chart, {room.x, height}, chosen_dot_);
+}
+
 void TableView::draw(Session& session, const Theme& theme) {
   choose(session.documents().all());
   if (document_ == nullptr) {
@@ -188,13 +201,17 @@ void TableView::draw(Session& session, const Theme& theme) {
     return;
   }
   draw_toolbar(session.documents().all(), theme);
-  if (const BarChart* chart = document_->chart(); chart != nullptr && picture_shown_) {
+  const auto* const map = document_->first<CellMap>();
+  if (const auto* chart = document_->first<BarChart>(); chart != nullptr && picture_shown_) {
     const float room = ImGui::GetContentRegionAvail().y;
-    draw_chart(theme, *chart,
-               std::min(room * (document_->map() != nullptr ? 0.3f : 0.6f), chart_height(theme, *chart)));
+    draw_chart(theme, *chart, std::min(room * (map != nullptr ? 0.3f : 0.6f), chart_height(theme, *chart)));
     ImGui::Spacing();
   }
-  if (const CellMap* map = document_->map(); map != nullptr && picture_shown_) {
+  if (const auto* chart = document_->first<ScatterChart>(); chart != nullptr && picture_shown_) {
+    draw_dots(theme, *chart);
+    ImGui::Spacing();
+  }
+  if (map != nullptr && picture_shown_) {
     draw_map(theme, *map, ImGui::GetContentRegionAvail().y * 0.6f);
     ImGui::Spacing();
   }

@@ -17,31 +17,33 @@ _NAMES = {
         "ATTENTION_KERNELS", "DETAIL_DTYPE", "DEVICES", "DURATION_SOURCES", "EVENT_KINDS", "KERNEL_DTYPE",
         "KERNELS", "NONE", "OP_DTYPE", "PHASES", "ROLES", "SPAN_KINDS", "STALL_CAUSES", "STREAMS", "TENSOR_DTYPE",
         "Error", "Timeline", "Trace"),
-    "_commands": (
-        "bound", "command", "compare", "endurance", "explain", "fit", "fragment", "generate", "import_trace", "info", "load",
-        "machines", "models", "policies", "replay", "report", "samples", "save", "sensitivity", "simulate",
-        "sweep", "tune"),
     "_policy": ("Policy",),
     "_live": ("live",),
     "_snapshot": ("import_snapshot",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = [*_HOMES, "__version__"]
 
-
-def __getattr__(name):
-    home = "_core" if name == "__version__" else _HOMES.get(name)
-    if home is None:
+def __getattr__(name):  # of all others, the functions of _commands.py
+    if name == "__all__":
+        return [*_HOMES, *_module("_commands").__all__, "__version__"]
+    if name == "__version__":
+        return _module("_core").version
+    home = _HOMES.get(name, "_commands")
+    if name.startswith("_") or home == "_commands" and name not in _module(home).__all__:
         raise AttributeError(f"module 'tencache' has no attribute '{name}'")
-    _check_numpy()
-    value = getattr(importlib.import_module("." + home, __name__), "version" if name == "__version__" else name)
+    value = getattr(_module(home), name)
     globals()[name] = value
     return value
 
 
+def _module(home):
+    _check_numpy()
+    return importlib.import_module("." + home, __name__)
+
+
 def __dir__():
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *__getattr__("__all__")])
 
 
 def _check_numpy():  # of which the compiled part says nothing where it is missing

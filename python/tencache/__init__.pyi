@@ -20,30 +20,7 @@ from ._core import (
     Trace,
 )
 from ._core import version as __version__
-from ._commands import (
-    bound,
-    command,
-    compare,
-    endurance,
-    explain,
-    fit,
-    fragment,
-    generate,
-    import_trace,
-    info,
-    load,
-    machines,
-    models,
-    policies,
-    replay,
-    report,
-    samples,
-    save,
-    sensitivity,
-    simulate,
-    sweep,
-    tune,
-)
+from ._commands import *
 from ._policy import Policy
 from ._live import live
 from ._snapshot import import_snapshot

@@ -17,6 +17,10 @@ from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 from . import _core
 from ._policy import Policy, name_of
 
+__all__ = [
+    "bound", "command", "compare", "endurance", "explain", "fit", "fragment", "generate", "import_trace", "info", "load",
+    "machines", "models", "policies", "replay", "report", "samples", "save", "sensitivity", "simulate", "sweep", "tune"]
+
 Path = Union[str, "os.PathLike[str]"]
 TraceLike = Union[_core.Trace, Path]
 Machine = Union[Path, Mapping[str, Any]]

@@ -391,19 +391,33 @@ TEST_F(Results, ReproduceRefusesWhatItCannotRepeat) {
   expect_bad_usage({"reproduce", "odd.json"}, AllOf(HasSubstr("odd.json"), HasSubstr("neither true nor false")));
   for (const char* samples : {"0", "1", "100001", "18446744073709551615"}) {
     Json many = result;
-    many["manifest"]["run"]["samples"] = samples;
-    many["manifest"]["run"]["sample_seed"] = "1";
+    many["manifest"]["command"]["arguments"]["--samples"] = {samples};
     save("many.json", many);
-    expect_bad_usage({"reproduce", "many.json"}, AllOf(HasSubstr("many.json"), HasSubstr("2 to 100000")));
+    expect_bad_usage({"reproduce", "many.json"}, HasSubstr("--samples"));
   }
   Json newer = result;
-  newer["manifest"]["run"]["phase_of_moon"] = "full";
+  newer["manifest"]["command"]["arguments"]["--phase-of-moon"] = {"full"};
   save("newer.json", newer);
-  expect_bad_usage({"reproduce", "newer.json"}, HasSubstr("phase_of_moon"));
+  expect_bad_usage({"reproduce", "newer.json"}, HasSubstr("phase-of-moon"));
   Json poorer = result;
-  poorer["manifest"].erase("run");
+  poorer["manifest"].erase("command");
   save("poorer.json", poorer);
-  expect_bad_usage({"reproduce", "poorer.json"}, HasSubstr("lacks manifest.run"));
+  expect_bad_usage({"reproduce", "poorer.json"}, HasSubstr("lacks manifest.command"));
+}
+
+// A row of a comparison is what its whole comparison gives that policy again; one of a policy that is no longer there is
+// not reproduced.
+TEST_F(Results, ReproduceFindsEachRowOfAComparison) {
+  const Json list = keep("all.json", {"compare", "small.trace.jsonl", "-m", "small-host", "-p", "lru,on-demand",
+                                      "--gpu-memory", "17MiB", "--json"});
+  save("one.json", list[2]);
+  EXPECT_EQ(run({"reproduce", "one.json"}).code, 0);
+  save("some.json", Json{list[3], list[0]});
+  EXPECT_THAT(run({"reproduce", "some.json"}).out, HasSubstr("reproduced 2 of 2"));
+  Json other = list[2];
+  other["policy"] = "fifo";
+  save("other.json", other);
+  EXPECT_EQ(run({"reproduce", "other.json"}).code, 1);
 }
 
 }  // namespace

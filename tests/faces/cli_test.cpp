@@ -324,6 +324,8 @@ TEST_F(CommandLine, CompareIsBestFirstWithMisfitsLast) {
   EXPECT_EQ(list[0]["iteration_seconds"], list[1]["bound_seconds"]);
   EXPECT_EQ(list[1]["policy"], "ideal");
   EXPECT_EQ(list[1]["efficiency"], nullptr);
+  EXPECT_EQ(list[1]["validity"], nullptr);
+  EXPECT_EQ(list[2]["validity"], "extrapolated");  // nobody measured this machine
   EXPECT_DOUBLE_EQ(list[1]["iteration_seconds"].get<double>(), to_seconds(small_ideal_ns));
   double last = 0;
   bool fits = true;

@@ -3,21 +3,24 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
 #include <random>
+#include <string_view>
 #include <thread>
 #include <utility>
 
+#include "answers/compare.h"
 #include "answers/timeline/chrome_trace.h"
 #include "answers/timeline/timeline_csv.h"
 #include "answers/timeline/training_timeline.h"
 #include "core/error.h"
-#include "gui/model/comparison.h"
 #include "gui/model/describe.h"
+#include "gui/model/results.h"
 #include "gui/model/session.h"
 #include "gui/model/timeline_file.h"
 #include "tests/faces/gui_cases.h"
@@ -316,32 +319,50 @@ constexpr const char* some_results = R"([
    "ideal_seconds": 1.0, "compute_seconds": 1.5, "gap_seconds": 0.5, "stall_seconds": {},
    "interval_seconds": [1.9, 2.2], "ties_with_best": true}])";
 
+// The table of what people read, where a column has the heading.
+struct ResultsTable {
+  DocumentTable table;
+
+  explicit ResultsTable(const std::vector<DocumentPointer>& documents) {
+    CompareAnswer answer;
+    answer.results = open_results(documents);
+    table = *document_of(answer).first<DocumentTable>();
+  }
+  const Cell& cell(std::size_t row, std::string_view heading) const {
+    const auto found = std::ranges::find(table.columns, heading, &Column::on_page);
+    EXPECT_NE(found, table.columns.end()) << heading;
+    return table.rows.at(row).cells.at(static_cast<std::size_t>(found - table.columns.begin()));
+  }
+};
+
 TEST_F(Files, ResultsBecomeRows) {
   Session session;
   session.open(write("compare.json", some_results));
   session.wait();
-  std::vector<ComparisonRow> rows = comparison_rows(session);
-  ASSERT_EQ(rows.size(), 4u);
-  EXPECT_TRUE(rows[0].bound);
-  const TimeParts& parts = rows[1].parts;
-  EXPECT_DOUBLE_EQ(parts.stalled_seconds(), 1.5);
-  EXPECT_DOUBLE_EQ(parts.compute_seconds + parts.gap_seconds + parts.stalled_seconds(), rows[1].seconds);
-  EXPECT_DOUBLE_EQ(rows[1].slowdown(), 3);
-  EXPECT_DOUBLE_EQ(rows[1].moved_bytes(), 1500);
-  EXPECT_EQ(rows[1].belief(), "extrapolated, no interval");
-  EXPECT_EQ(rows[3].belief(), "ties: 1.900 s to 2.200 s, extrapolated");
-  sort_rows(rows, ComparisonColumn::seconds, false);
-  EXPECT_EQ(rows[0].policy, "slow");
-  EXPECT_EQ(rows[3].policy, "tight");  // whatever the order
-  sort_rows(rows, ComparisonColumn::policy, true);
-  EXPECT_EQ(rows[1].policy, "fast");
-  EXPECT_THAT(comparison_csv(rows), HasSubstr("\ntight,m,t,0,0,,,"));
+  const ResultsTable results(session.documents().all());
+  ASSERT_EQ(results.table.rows.size(), 4u);
+  EXPECT_EQ(results.cell(0, "policy").on_page(), "bound");
+  const CellBar& bar = results.cell(1, "where the time goes").bar.value();
+  EXPECT_DOUBLE_EQ(bar.total(), 3);
+  EXPECT_EQ(bar.parts.size(), 4u);  // computing, host time and two stalls
+  EXPECT_DOUBLE_EQ(results.cell(1, "× ideal").number, 3);
+  EXPECT_DOUBLE_EQ(results.cell(1, "moved").number, 1500);
+  EXPECT_EQ(results.cell(1, "to be believed").text, "extrapolated, no interval");
+  EXPECT_EQ(results.table.rows[2].instead, "does not fit: op 3 needs 5 bytes");
+  EXPECT_EQ(results.cell(3, "to be believed").text, "extrapolated");
+  EXPECT_EQ(results.cell(3, "interval").text, "= 1.90–2.20 s");
+  EXPECT_EQ(results.table.rows[3].weight, DocumentTable::Row::Weight::best);
+  const std::string csv = table_csv(results.table);
+  EXPECT_THAT(csv, HasSubstr("\ntight,,,"));
+  EXPECT_THAT(csv, HasSubstr(",does not fit: op 3 needs 5 bytes\n"));
+  EXPECT_THAT(csv, HasSubstr("stall_h2d_seconds"));
   // None of them says what was simulated.
   EXPECT_TRUE(session.messages().last_is_error());
   EXPECT_TRUE(session.runs().empty());
 }
 
-// Measurements of the same machine and kind of trace count; else published ones of the machine; else none.
+// What the study said, but for what measurements of the same machine and kind of trace say; a file that says nothing is
+// extrapolated.
 TEST_F(Files, RowsSayHowFarTheyAreValidated) {
   const auto result = [](const char* policy, const char* machine, const char* recorded_by, const char* more) {
     return std::string(R"({"policy": ")") + policy + R"(", "machine": ")" + machine +
@@ -349,31 +370,37 @@ TEST_F(Files, RowsSayHowFarTheyAreValidated) {
            {"recorded_by": ")" +
            recorded_by + "\"}}" + more + "}";
   };
+  const char* const alone = R"(,"validity": "extrapolated")";
   Session session;
   session.open(write(
-      "all.json", "[" + result("a", "here", "tencache record", "") + "," +
+      "all.json", "[" + result("a", "here", "tencache record", alone) + "," +
                       result("b", "here", "tencache record", R"(,"measured": true, "prediction": {"error": -0.04})") +
                       "," +
                       result("c", "here", "tencache record", R"(,"measured": true, "prediction": {"error": 0.02})") +
-                      "," + result("d", "here", "tencache generate --model gpt2", "") + "," +
-                      result("e", "10cache-l40s", "tencache generate --model opt-6.7b",
-                             R"(,"mean_utilization": {"gpu": 0.5, "h2d": 0.25}, "traffic_bytes": {"h2d": 7})") +
-                      "," + result("f", "10cache-l40s", R"(tencache generate", "gpu_memory": "12GiB)", "") + "," +
-                      result("g", "here", "", "") + "]"));
+                      "," + result("d", "here", "tencache generate --model gpt2", alone) + "," +
+                      result("e", "there", "tencache generate --model opt-6.7b",
+                             R"(,"validity": "validated within 25.0 % (S)", "mean_utilization"
+                             : {"gpu" : 0.5, "h2d" : 0.25}, "traffic_bytes"
+                             : {"h2d" : 7}) ") +
+                                            "," +
+                      result("f", "here", R"(tencache record", "gpu_memory": "12GiB)", alone) + "," +
+                      result("g", "here", "", alone) + "," + result("h", "here", "tencache record", "") + "]"));
   session.wait();
-  const std::vector<ComparisonRow> rows = comparison_rows(session);
-  ASSERT_EQ(rows.size(), 7u);
+  const std::vector<ResultAnswer> rows = open_results(session.documents().all());
+  ASSERT_EQ(rows.size(), 8u);
+  EXPECT_EQ(rows[0].validity, "validated within 4.0 % (2 measured)");
+  EXPECT_EQ(rows[3].validity, "extrapolated");
+  EXPECT_EQ(rows[4].validity, "validated within 25.0 % (S)");
   EXPECT_EQ(rows[5].validity, "extrapolated");  // not the machine that was measured
   EXPECT_EQ(rows[6].validity, "extrapolated");  // nobody knows what trace it is
-  EXPECT_EQ(rows[0].validity, "validated within 4.0 % (2 measured)");
-  EXPECT_EQ(rows[0].belief(), "validated within 4.0 %, no interval");
-  EXPECT_EQ(rows[1].belief(), "measured; predicted -4.0 %");
-  EXPECT_EQ(rows[3].validity, "extrapolated");
-  EXPECT_THAT(rows[4].validity, HasSubstr("extrapolated (on this machine ratios of times and hit rates of 10cache"));
-  EXPECT_EQ(resources_of(rows), (std::vector<std::string>{"gpu", "h2d"}));
-  EXPECT_DOUBLE_EQ(figure(rows[4].utilization, "h2d").value(), 0.25);
-  EXPECT_FALSE(figure(rows[0].utilization, "h2d").has_value());
-  EXPECT_THAT(comparison_csv(rows), HasSubstr("utilization_gpu,utilization_h2d"));
+  EXPECT_EQ(rows[7].validity, std::nullopt);
+  const ResultsTable results(session.documents().all());
+  EXPECT_EQ(results.cell(0, "to be believed").text, "validated within 4.0 %, no interval");
+  EXPECT_EQ(results.cell(1, "to be believed").text, "measured; predicted -4.0 %");
+  EXPECT_EQ(results.cell(7, "to be believed").text, "extrapolated, no interval");
+  EXPECT_DOUBLE_EQ(results.cell(4, "utilization_h2d").number, 0.25);
+  EXPECT_FALSE(results.cell(0, "utilization_h2d").is_number());
+  EXPECT_THAT(table_csv(results.table), HasSubstr("utilization_gpu,utilization_h2d"));
 }
 
 // ---- Runs that go on ------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
+#include "answers/cost.h"
 #include "core/error.h"
-#include "gui/model/cost.h"
 #include "gui/model/document.h"
 #include "gui/model/session.h"
 #include "studies/sweep/sweep_results.h"
@@ -40,7 +40,7 @@ TEST_F(Plots, SensitivityReadsAsItWasWritten) {
   EXPECT_FALSE(plot.lines[1].points[0].fits);
   EXPECT_FALSE(plot.lines[1].knee.has_value());
   EXPECT_EQ(knee_text(plot, plot.lines[1]), "more than the largest value shown would still help");
-  EXPECT_TRUE(is_bound(plot.lines[2]));
+  EXPECT_EQ(plot.lines[2].policy, bound_line);
   const std::string csv = table_csv(points_table(plot));
   EXPECT_THAT(csv, HasSubstr("kind,policy,pcie_bytes_per_second,fits,iteration_seconds,reason\n"
                              "point,swift,4000000000,true,4,\n"));
@@ -68,7 +68,7 @@ TEST_F(Plots, SensitivityReadsFromCsvToo) {
   EXPECT_EQ(plot.lines[1].points[0].reason, "no room");
   EXPECT_DOUBLE_EQ(plot.lines[1].unlimited.iteration_seconds, 1.5);
   EXPECT_FALSE(plot.lines[1].knee.has_value());
-  EXPECT_TRUE(is_bound(plot.lines[2]));
+  EXPECT_EQ(plot.lines[2].policy, bound_line);
   const std::string two = "kind,policy,pcie_bytes_per_second,gpu_speed_factor,fits,iteration_seconds,reason\n";
   const DocumentPointer second =
       open_document(write("two.csv", two + "point,p,4e9,1,true,3,\npoint,p,4e9,2,true,2,\n"));

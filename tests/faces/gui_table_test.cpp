@@ -206,10 +206,10 @@ TEST_F(Tables, ExplainIsBarsOfStallsByCause) {
   answer.in_turn.steps = {{StallCause::h2d, "", 1.5, 4.5, {}}};
   const std::optional<tencache::Document> document = document_of(to_json_of(answer), "x.json");
   ASSERT_TRUE(document);
-  const BarChart* const chart = document->chart();
+  const BarChart* const chart = document->first<BarChart>();
   ASSERT_NE(chart, nullptr);
   ASSERT_EQ(chart->bars.size(), 4u);
-  EXPECT_DOUBLE_EQ(chart->most, 6);
+  EXPECT_DOUBLE_EQ(chart->axis.most, 6);
   EXPECT_DOUBLE_EQ(chart->bars[0].total(), 6);
   const ChartBar& cause = chart->bars[2];
   EXPECT_EQ(cause.label, "copies to GPU");
@@ -239,7 +239,7 @@ TEST_F(Tables, ACauseThatCannotBeTakenAwayIsNotConfirmed) {
   answer.in_turn.steps = {{StallCause::h2d, "", 1.5, 4.5, {}}, {StallCause::d2h, "", 0.25, 4.25, {}}};
   const std::optional<tencache::Document> document = document_of(to_json_of(answer), "x.json");
   ASSERT_TRUE(document);
-  const BarChart* const chart = document->chart();
+  const BarChart* const chart = document->first<BarChart>();
   ASSERT_NE(chart, nullptr);
   EXPECT_EQ(chart->bars[2].text, "2.000 s, not confirmed");
   EXPECT_THAT(chart->bars[2].facts, ::testing::Contains(::testing::Pair("no such run", "no room at all")));
@@ -260,7 +260,7 @@ TEST_F(Tables, ValidatedRowsHaveLabelsOfTheirOwn) {
     ]}]})"),
                   "x.json");
   ASSERT_TRUE(document);
-  const BarChart* const chart = document->chart();
+  const BarChart* const chart = document->first<BarChart>();
   ASSERT_NE(chart, nullptr);
   std::vector<std::string> labels, groups;
   for (const ChartBar& bar : chart->bars) {
@@ -272,13 +272,13 @@ TEST_F(Tables, ValidatedRowsHaveLabelsOfTheirOwn) {
 }
 
 TEST_F(Tables, TunedCandidatesAreDots) {
-  const std::optional<BarChart> chart =
-      chart_of(read_csv("candidate,best,fits,relative_time\n0,false,true,1.5\n1,true,true,1\n2,false,false,\n", "t"));
+  const std::optional<ScatterChart> chart = candidates_of(
+      read_csv("candidate,best,fits,relative_time\n0,false,true,1.5\n1,true,true,1\n2,false,false,\n", "t"));
   ASSERT_TRUE(chart.has_value());
   ASSERT_EQ(chart->dots.size(), 2u);
   EXPECT_DOUBLE_EQ(chart->dots[0].y, 1.5);
   EXPECT_TRUE(chart->dots[1].marked);
-  EXPECT_EQ(chart->dots_without_place, 1u);
+  EXPECT_EQ(chart->note, "1 do not fit");
 }
 
 TEST_F(Tables, ASweepsCsvIsASweep) {
@@ -330,16 +330,16 @@ TEST_F(Tables, WhatTheCommandsWriteOpens) {
     EXPECT_EQ(document->kind, c.kind) << c.name;
     ASSERT_FALSE(document->tables.empty()) << c.name;
     EXPECT_GT(document->tables.front().row_count(), 0u) << c.name;
-    EXPECT_EQ(document->chart() != nullptr, c.has_chart) << c.name;
+    EXPECT_EQ(document->first<BarChart>() != nullptr, c.has_chart) << c.name;
   }
-  ASSERT_NE(open_document(path("fragment.json"))->map(), nullptr);
-  EXPECT_EQ(open_document(path("fragment.json"))->map()->columns.size(), 240u);
+  ASSERT_NE(open_document(path("fragment.json"))->first<CellMap>(), nullptr);
+  EXPECT_EQ(open_document(path("fragment.json"))->first<CellMap>()->columns.size(), 240u);
   for (const char* file : {"d.jsonl", "d.jsonl.zst", "tune.csv"}) {
     const DocumentPointer document = open_document(path(file));
     EXPECT_EQ(document->kind, Document::Kind::table) << file;
     EXPECT_GT(document->tables.front().row_count(), 1u) << file;
   }
-  EXPECT_NE(open_document(path("tune.csv"))->chart(), nullptr);
+  EXPECT_NE(open_document(path("tune.csv"))->first<ScatterChart>(), nullptr);
   const DocumentPointer varied = open_document(path("s.csv")), as_json = open_document(path("sensitivity.json"));
   EXPECT_EQ(varied->kind, Document::Kind::sensitivity);
   EXPECT_EQ(table_csv(points_table(*varied->sensitivity)), table_csv(points_table(*as_json->sensitivity)));

@@ -137,13 +137,15 @@ TEST_F(Dashboard, ComparisonShowsBarsByCause) {
     EXPECT_TRUE(shows(text, picture)) << text;
   }
   EXPECT_TRUE(shows_faintly("too little room", picture));
-  EXPECT_TRUE(shows_faintly("1.900 s to 2.200 s, extrapolated", picture));
+  EXPECT_TRUE(shows("1.90–2.20 s", picture));
   EXPECT_GT(Screen::count(picture, theme.palette.compute()), 1500);
   EXPECT_GT(Screen::count(picture, theme.palette.causes[0]), 800);
   EXPECT_GT(Screen::count(picture, theme.palette.causes[1]), 200);
   const float swift = screen_->find_text("swift", theme.text, picture).y;
   EXPECT_LT(swift, screen_->find_text("lazy", theme.text, picture).y);
   const ImVec2 heading = screen_->find_text("iteration", theme.text, picture);
+  screen_->click(heading.x + 4, heading.y + 4);  // as it was
+  screen_->picture();
   screen_->click(heading.x + 4, heading.y + 4);  // the other way round
   const Picture sorted = screen_->picture();
   EXPECT_GT(screen_->find_text("swift", theme.text, sorted).y, screen_->find_text("lazy", theme.text, sorted).y);

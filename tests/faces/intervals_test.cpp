@@ -225,7 +225,7 @@ TEST_F(ModelledWorkload, TheMachinesDrawsStayWhatTheyWere) {
 }
 
 TEST_F(ModelledWorkload, TheResultSaysHowFarOff) {
-  const Json json = gpu_time_json(workload_);
+  const Json json = to_json_of(gpu_time_answer(workload_));
   EXPECT_EQ(json["gpu"], "h100");
   EXPECT_EQ(json["measured"], true);
   EXPECT_EQ(json["by_kernel"].size(), 1u);

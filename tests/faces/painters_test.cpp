@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "answers/compare.h"
 #include "answers/explain.h"
 #include "gui/model/document.h"
 #include "gui/report/page.h"
@@ -95,7 +96,7 @@ TEST_F(Dashboard, EveryPainterHasTheSameFigures) {
   const std::string page = report_page({opened}, "", errors);
   EXPECT_THAT(numbers_between(line_of(page, "<tr><td class=\"left wide\">h2d"), "data-value=\"", "\""), figures);
 
-  const BarChart* const chart = opened->chart();
+  const BarChart* const chart = opened->first<BarChart>();
   ASSERT_NE(chart, nullptr);
   std::vector<double> drawn = {chart->bars[2].total()};
   for (const ChartPart& part : chart->bars[2].parts) drawn.push_back(part.value);
@@ -106,6 +107,49 @@ TEST_F(Dashboard, EveryPainterHasTheSameFigures) {
   const Picture picture = screen_->picture();
   EXPECT_TRUE(shows("copies to GPU", picture));
   EXPECT_TRUE(shows_faintly("2.000 s, 1.500 s confirmed", picture));
+  std::filesystem::remove(file);
+}
+
+// Of `compare` the table is painted with the bars in it: characters, a figure of its own, rectangles.
+TEST_F(Dashboard, EveryPainterHasTheSameComparison) {
+  CompareAnswer answer;
+  answer.title = "some step on m";
+  for (const double seconds : {2.0, 4.0}) {
+    ResultAnswer& result = answer.results.emplace_back();
+    result.policy = seconds < 3 ? "swift" : "lazy";
+    result.fits = true;
+    result.iteration_seconds = seconds;
+    result.ideal_seconds = 1;
+    result.compute_seconds = 1;
+    result.stall_seconds = StallSeconds{.h2d = seconds - 1};
+    result.validity = "extrapolated";
+  }
+  const std::string text = document_text(document_of(answer));
+  EXPECT_THAT(line_of(text, "swift"), testing::HasSubstr("2.000 s"));
+  EXPECT_THAT(line_of(text, "lazy"), testing::EndsWith("████████▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒"));  // 1 of 4 s, of 30
+  EXPECT_THAT(text, testing::HasSubstr("Figures are extrapolated"));
+
+  const std::string file = testing::TempDir() + "/painters_test_compare.json";
+  write_file(file, to_json_of(answer).dump());
+  const DocumentPointer opened = open_document(file);
+  ASSERT_EQ(opened->results.size(), 2u);
+  std::vector<std::string> errors;
+  const std::string page = report_page({opened}, "", errors);
+  EXPECT_THAT(page, testing::HasSubstr("<td data-value=\"2\">2.000 s</td>"));
+  EXPECT_THAT(page, testing::HasSubstr("data-value=\"3\""));  // the part of the bar that waits
+  EXPECT_THAT(page, testing::HasSubstr("swift is the fastest: 2.000 s an iteration, 2.00 times"));
+
+  screen_->session().open(file);
+  screen_->session().wait();
+  screen_->app().choose_view("comparison");
+  const Picture picture = screen_->picture();
+  for (const char* shown : {"swift", "2.000 s", "4.000", "extrapolated, no interval"}) {
+    EXPECT_TRUE(shows(shown, picture)) << shown;
+  }
+  const int computes = Screen::count(picture, screen_->theme().palette.compute()),
+            waits = Screen::count(picture, screen_->theme().palette.causes[0]);
+  EXPECT_GT(computes, 2000);
+  EXPECT_GT(waits, computes);  // 4 s of 2 s, less the hatching
   std::filesystem::remove(file);
 }
 

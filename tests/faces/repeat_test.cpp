@@ -28,6 +28,7 @@ TEST_F(Repeat, EveryCommandGivesTheSameBytes) {
   const std::string trace = "small.trace.jsonl";
   const std::vector<std::vector<std::string>> commands = {
       {"bound", trace, "-m", "small-host", "--gpu-memory", "17MiB"},
+      {"replay", trace, "-m", "small-host", "-p", "on-demand", "--set", "victim=fifo", "--timeline", "points.csv"},
       {"fit", trace, "-m", "small-host", "-p", "lru", "--limit", "h2d=1GB/s", "--limit", "d2h=1GB/s"},
       {"explain", trace, "-m", "g10-a100", "--no-rescale", "--gpu-memory", "17MiB", "-p", "on-demand", "--set",
        "victim=fifo", "--policies", "lru", "--top", "1"},

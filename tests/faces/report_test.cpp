@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "answers/bound.h"
+#include "answers/compare.h"
 #include "answers/explain.h"
 #include "answers/fit.h"
 #include "answers/tune.h"
 #include "cli/embedding.h"
 #include "core/error.h"
+#include "gui/model/results.h"
 #include "gui/report/html.h"
 #include "gui/report/page.h"
 #include "tests/faces/gui_folder.h"
@@ -73,17 +75,18 @@ DocumentPointer results(const std::string& json) {
 }
 
 TEST(ReportTest, ResultsOfOtherTracesOrMemoryStandApart) {
-  const auto groups = result_groups({results(R"([
+  const DocumentPointer document = results(R"([
     {"policy":"lru","machine":"m","trace":"a","fits":true,"iteration_seconds":2.0},
     {"policy":"lru","machine":"m","trace":"b","fits":true,"iteration_seconds":1.0},
     {"policy":"g10","machine":"m","trace":"a","fits":true,"iteration_seconds":1.5},
     {"policy":"g10","machine":"m","trace":"a","fits":true,"iteration_seconds":1.0,
-     "manifest":{"run":{"gpu_memory":"6GiB"}}}])")});
+     "manifest":{"run":{"gpu_memory":"6GiB"}}}])");
+  const std::vector<CompareAnswer> groups = comparisons_of(open_results({document}));
   ASSERT_EQ(groups.size(), 3U);
   EXPECT_EQ(groups[0].title, "a on m");
-  EXPECT_EQ(groups[0].rows.size(), 2U);
+  EXPECT_EQ(groups[0].results.size(), 2U);
   EXPECT_EQ(groups[2].title, "a on m, GPU memory 6GiB");
-  EXPECT_EQ(answer(groups[0]), "g10 is the fastest: 1.500 s an iteration.");
+  EXPECT_THAT(page_of({document}), HasSubstr("g10 is the fastest: 1.500 s an iteration."));
 }
 
 TEST(ReportTest, WhatFitsNowhereSaysSo) {
@@ -117,8 +120,8 @@ TEST(ReportTest, BarsKeepTheirPartsAndWhiskers) {
   const std::string page = page_of({results(R"([
     {"policy":"lru","machine":"m","trace":"a","fits":true,"iteration_seconds":2.0,"compute_seconds":1.9999,
      "stall_seconds":{"h2d":0.0001},"interval_seconds":[1.9,2.9]}])")});
-  EXPECT_THAT(page, HasSubstr("width=\"1.50\" height=\"20\" data-seconds=\"0.0001\""));
-  EXPECT_THAT(page, HasSubstr("v8M840 "));  // the end of the scale, of 180 + 660 pixels
+  EXPECT_THAT(page, HasSubstr("width=\"1.50\" height=\"15\" data-value=\"0.0001\""));
+  EXPECT_THAT(page, HasSubstr("v8M780 "));  // the end of the scale, of 240 + 540 pixels
 }
 
 class ReportOfFiles : public FilesInAFolder {

@@ -250,15 +250,15 @@ TEST(LogarithmicValues, HaveExactEnds) {
 
 // A point is where its values say, and nothing outside the picture.
 TEST(LineChart, DrawsPointsOnItsAxes) {
-  Chart chart;
+  LineChart chart;
   chart.title = "a < b & c";
   chart.x_label = "bandwidth";
   chart.y_label = "seconds";
   chart.ticks = {{1, "one"}, {10, "ten"}, {100, "hundred"}};
   chart.panels = {{"",
                    {{.name = "policy",
-                     .points = {{{1, 8}}, std::nullopt, {{100, 2}}},
-                     .mark = {{10, 4}},
+                     .points = {{1, 8}, {10, std::nan("")}, {100, 2}},
+                     .mark = LinePoint{10, 4},
                      .mark_label = "10 GB/s",
                      .reference = false}}}};
   const std::string svg = draw_svg(chart);

@@ -1,25 +1,14 @@
-// Cost against time: the rows of a sweep's results (SQLite, or --json), with filters and the Pareto front of what
-// remains.
+// A sweep's combinations, cost against time: the front of those that nothing beats in both.
 #pragma once
 
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "answers/json.h"
-#include "gui/model/describe.h"
-#include "gui/model/table.h"
+#include "answers/document.h"
 #include "studies/sweep/sweep_row.h"
 
-namespace tencache::gui {
-
-// Whether a JSON document is what `tencache sweep --json` printed, or a table what --csv wrote; its rows. Throw Error
-// that names the file.
-bool is_sweep(const Json& document);
-bool is_sweep(const DataTable& table);
-std::vector<SweepRow> read_sweep_rows(const Json& document, const std::string& file);
-std::vector<SweepRow> read_sweep_rows(const DataTable& table, const std::string& file);
+namespace tencache {
 
 struct CostFilter {
   std::string workload;  // one at a time: others take other times
@@ -39,18 +28,21 @@ struct CostPoint {
 };
 
 struct CostChart {
+  CostFilter filter;
+  std::vector<std::string> machines;  // of the workload, hidden ones too: the order of their colours
   CostUnit unit = CostUnit::million_tokens;
   std::vector<CostPoint> points;  // by time
   std::size_t misfits = 0, without_price = 0;
+  std::string rest() const;  // "4 combinations; 1 do not fit"
 };
+// Refers to the rows, which outlive it.
 CostChart cost_chart(const std::vector<SweepRow>& rows, const CostFilter& filter);
+// A scatter of the points, and a table of the front, and of the row of the key `marked`.
+Document document_of(const CostChart& chart, const std::string& marked = "");
 
 // In order of appearance.
 std::vector<std::string> workloads_of(const std::vector<SweepRow>& rows);
 std::vector<std::string> machines_of(const std::vector<SweepRow>& rows, const std::string& workload);
 std::vector<std::string> policies_of(const std::vector<SweepRow>& rows, const std::string& workload);
 
-Facts describe_row(const SweepRow& row);
-const char* label_of(CostUnit unit);
-
-}  // namespace tencache::gui
+}  // namespace tencache

@@ -1,0 +1,31 @@
+// How far a simulated time may be believed. Judged here, once, for all reports.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "studies/workload.h"
+
+namespace tencache {
+
+// From the published experiments that ship (configs/validated.h): "validated within 43.7 % (MLP-Offload (SC'25))", or
+// "extrapolated", with what was checked on such a machine. A workload that is changed, and not as anybody measured it,
+// is "extrapolated". `settings`: the policy's, or all of its options. Throws Error where the list cannot be read.
+std::string published_validity(const Workload& workload, const std::string& policy,
+                               const std::map<std::string, std::string>& settings);
+
+// A measured run whose time was predicted before.
+struct PredictedRun {
+  std::string machine;
+  std::string_view trace_kind;  // kind_of_trace
+  std::string changes;          // of the machine and the trace, in any form; empty: none
+  double error = 0;             // predicted ÷ measured - 1
+};
+// What these say of simulations on the same machine, of the same kind of trace, with the same changes: "validated within
+// 4.0 % (2 measured)", of the largest error; empty: nothing.
+std::string measured_validity(const std::vector<PredictedRun>& runs, const std::string& machine,
+                              std::string_view trace_kind, const std::string& changes);
+
+}  // namespace tencache

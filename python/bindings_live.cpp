@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "policies/registry.h"
 #include "python/bindings.h"
 #include "sim/rehearse.h"
+#include "studies/faults.h"
 #include "studies/workload.h"
 #include "traces/file/file_io.h"
 #include "traces/file/trace_file.h"
@@ -38,10 +40,11 @@ struct LiveSetting {
   MachineSpec machine;
   std::string machine_sha256;
   std::shared_ptr<Accelerator> accelerator;  // null: ordinary memory stands in for the GPU's
+  std::optional<FaultPlan> faults;           // of the run; a prediction has none
 
   LiveSetting(const std::string& program, const std::string& device, MachineChoice choice,
               const std::vector<std::string>& directories, const std::string& policy, const Settings& settings,
-              std::uint64_t ranks) {
+              std::uint64_t ranks, const std::string& fault_plan) {
     machine = load_machine(choice, &machine_sha256);
     for (Tier& tier : machine.tiers) {
       const bool asked_for = tier.kind == TierKind::cpu && !choice.cpu_memory.empty();
@@ -58,6 +61,8 @@ struct LiveSetting {
     scenario.policy.name = policy;
     scenario.policy.settings = settings;
     scenario.hardware.device = device == "cpu" ? "host" : device;
+    scenario.faults = fault_plan;
+    faults = announce_faults(scenario, machine);
   }
 
   Workload workload(const Trace& trace) const {
@@ -92,6 +97,7 @@ class PythonLiveRun {
     options.machine.pace = pace;
     options.machine.accelerator = setting_.accelerator;
     options.machine.raw_access = setting_.accelerator == nullptr;
+    options.machine.faults = setting_.faults;
     TENCACHE_CHECK((fence != nullptr) == (setting_.accelerator != nullptr));
     if (fence != nullptr) {
       options.fence = [fence] {
@@ -150,6 +156,8 @@ class PythonLiveRun {
   // The last step is over, and so is what is measured.
   void end() {
     runtime().finish_tasks();
+    // What the last step lacks, where the program ends, is none.
+    deviations_ = {runtime_->deviations(), runtime_->first_deviation()};
     runtime().iteration_boundary();
     run_ = runtime_->result();
     if (boundaries_ > first_named_step) {
@@ -175,8 +183,8 @@ class PythonLiveRun {
     figures["largest_op"] = runtime_->largest_op();
     figures["faults"] = runtime_->touches();
     figures["evictions"] = counters.evictions;
-    figures["deviations"] = runtime_->deviations();
-    figures["first_deviation"] = runtime_->first_deviation();
+    figures["deviations"] = deviations().first;
+    figures["first_deviation"] = deviations().second;
     figures["stall_seconds"] = stall_seconds(counters);
     return figures;
   }
@@ -185,7 +193,7 @@ class PythonLiveRun {
     return runtime_->has_recorded() ? std::make_shared<PythonTrace>(PythonTrace{runtime_->recorded()}) : nullptr;
   }
 
-  // After `end`: the run as `run train` reports it, as JSON and as text.
+  // After `end`: the run's report, as JSON and as text.
   std::pair<std::string, std::string> answer(const std::vector<double>& step_seconds, double seconds) {
     PagedTraining paged;
     for (const double step : step_seconds) paged.training.step_ns.push_back(static_cast<Nanoseconds>(step * 1e9));
@@ -198,14 +206,14 @@ class PythonLiveRun {
     paged.peak_live_bytes = runtime_->peak_live_bytes();
     paged.largest_op_bytes = runtime_->largest_op_bytes();
     paged.largest_op = runtime_->largest_op();
-    paged.deviations = runtime_->deviations();
-    paged.first_deviation = runtime_->first_deviation();
+    std::tie(paged.deviations, paged.first_deviation) = deviations();
     Outcome outcome;
     outcome.policy = setting_.scenario.policy.name;
     outcome.options = made_.options;
     outcome.result = run_;
     outcome.program = paged.program;
     outcome.seconds = seconds;
+    outcome.faults = runtime_->fault_counts();
     Workload workload = setting_.workload(paged.recorded);
     workload.scenario.iterations = step_seconds.size();
     const Prediction* const prediction = predicted_ != nullptr ? &predicted_->prediction : nullptr;
@@ -218,6 +226,10 @@ class PythonLiveRun {
  private:
   Trace newly_recorded() {
     return !std::exchange(named_, runtime_->has_recorded()) && named_ ? runtime_->program().trace : Trace();
+  }
+
+  std::pair<std::uint64_t, std::string> deviations() const {
+    return deviations_ ? *deviations_ : std::pair(runtime_->deviations(), runtime_->first_deviation());
   }
 
   static double stall_seconds(const Counters& counters) {
@@ -234,7 +246,9 @@ class PythonLiveRun {
   bool named_ = false;
   std::uint64_t boundaries_ = 0;
   Counters window_begin_;
-  RunResult run_;  // after `end`
+  // After `end`.
+  RunResult run_;
+  std::optional<std::pair<std::uint64_t, std::string>> deviations_;
   std::unique_ptr<LiveRuntime> runtime_;
 };
 
@@ -269,19 +283,20 @@ void bind_live(py::module_& module) {
       .def(py::init([](const std::string& program, const std::string& device, const std::string& machine,
                        const std::string& gpu_memory, const std::string& cpu_memory,
                        const std::vector<std::string>& limits, const std::vector<std::string>& directories,
-                       const std::string& policy, const Settings& settings, std::uint64_t ranks) {
+                       const std::string& policy, const Settings& settings, std::uint64_t ranks,
+                       const std::string& faults) {
              MachineChoice choice;
              choice.name = machine;
              choice.gpu_memory = gpu_memory;
              choice.cpu_memory = cpu_memory;
              choice.limits = limits;
-             return LiveSetting(program, device, std::move(choice), directories, policy, settings, ranks);
+             return LiveSetting(program, device, std::move(choice), directories, policy, settings, ranks, faults);
            }),
            py::kw_only(), py::arg("program"), py::arg("device"), py::arg("machine"), py::arg("gpu_memory"),
            py::arg("cpu_memory"), py::arg("limits"), py::arg("directories"), py::arg("policy"), py::arg("settings"),
-           py::arg("ranks"),
+           py::arg("ranks"), py::arg("faults"),
            "`device`: \"cpu\", or \"cuda\". `ranks`: how many processes of this computer share its CPU memory and "
-           "disks.")
+           "disks. `faults`: a plan (docs/reliability.md) by which the run is disturbed, or empty.")
       .def_property_readonly(
           "machine", [](const LiveSetting& setting) { return write_machine_yaml(setting.machine); }, "As YAML.");
 
@@ -330,7 +345,7 @@ void bind_live(py::module_& module) {
       .def("figures", &PythonLiveRun::figures)
       .def("recorded", &PythonLiveRun::recorded, "The second step, or the last recorded one; None until it is over.")
       .def("answer", &PythonLiveRun::answer, Others(), py::arg("step_seconds"), py::arg("seconds"),
-           "After end(): the run as `tencache run train` reports it, as JSON and as text.");
+           "After end(): the run's report, as JSON and as text.");
 
   module.def("parse_bytes", &parse_bytes, py::arg("text"), "\"8GiB\" as a number.");
   module.def("available_memory", &available_memory, "What this computer has free.");

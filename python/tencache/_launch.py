@@ -69,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--optimizer-tasks", action="store_true",
                         help="run the updates of Adam, AdamW and SGD as tasks, which the policy may place on the CPU's "
                              "lane, beside the script; same bits, or left to PyTorch with a remark")
+    parser.add_argument("--faults", default="", metavar="PLAN",
+                        help="make things go wrong by this plan, such as seed=7 (a mixture drawn from the seed) or "
+                             "seed=7,copy_error=0.01,delay=0.05:2ms (docs/reliability.md)")
     parser.add_argument("--record", default="", metavar="TRACE", help="write the second step as a trace (.trace.jsonl)")
     parser.add_argument("--json", default="", metavar="FILE", help="write the figures at the end to this file")
     parser.add_argument("--recording", default="", help=argparse.SUPPRESS)  # of our own: record, and end there

@@ -61,6 +61,7 @@ class Options:
     pace: Optional[bool] = None
     timeline: str = ""
     optimizer_tasks: bool = False
+    faults: str = ""
     program: str = "a PyTorch program"
     quiet: bool = False
 
@@ -109,7 +110,8 @@ class Options:
         return _core.LiveSetting(program=self.program, device=self.device, machine=self.machine,
                                  gpu_memory=gpu_memory, cpu_memory=self.cpu_memory, limits=list(self.limits),
                                  directories=list(self.directories), policy=self.policy, ranks=ranks,
-                                 settings={name: str(value) for name, value in self.settings.items()})
+                                 settings={name: str(value) for name, value in self.settings.items()},
+                                 faults=self.faults)
 
 
 class Live:
@@ -560,7 +562,7 @@ class Live:
         return self._figures if self._figures is not None else self._measure()
 
     def answer(self) -> dict:
-        """Once it is over: the run as `tencache run train --json` has it, {} without a step."""
+        """Once it is over: the run as --json of `run python` has it, {} without a step."""
         return json.loads(self._answer[0])
 
     def answer_text(self) -> str:
@@ -604,7 +606,7 @@ def _line_outside(frame: Any) -> str:
 def live(policy: str = "foresight", *, device: str = "cpu", machine: str = "", memory: str = "", gpu_memory: str = "",
          cpu_memory: str = "", reserve: str = "", limits: Sequence[str] = (), directories: Sequence[str] = (),
          settings: Optional[Mapping[str, Any]] = None, pace: Optional[bool] = None, timeline: str = "",
-         optimizer_tasks: bool = False, quiet: bool = False) -> Live:
+         optimizer_tasks: bool = False, faults: str = "", quiet: bool = False) -> Live:
     """Pages the tensors of what is trained in the `with` block: parameters, gradients, optimizer states, activations.
 
     memory      of the whole process, such as "8GiB": tensors get what the interpreter and its libraries leave, with
@@ -621,9 +623,10 @@ def live(policy: str = "foresight", *, device: str = "cpu", machine: str = "", m
     optimizer_tasks
                 the updates of Adam, AdamW and SGD run as tasks, which the policy may place on the CPU's lane, beside the
                 program; same bits, or left to PyTorch with a remark
+    faults      makes copies and files fail by this plan (docs/reliability.md), such as "seed=7" or "copy_error=0.01"
 
     Under torchrun each rank has a run of its own, with its share of memory, of CPU memory that is not given, and of
     disks. Rank 0 reports; the timeline of another is named like timeline.rank1.json.
     """
     return Live(Options(policy, device, str(machine), str(memory), str(reserve), str(gpu_memory), str(cpu_memory), limits,
-                        directories, settings or {}, pace, timeline, optimizer_tasks, quiet=quiet).check())
+                        directories, settings or {}, pace, timeline, optimizer_tasks, faults, quiet=quiet).check())

@@ -132,6 +132,8 @@ def _prepare(arguments: argparse.Namespace, options: Options) -> Live:
     script = [arguments.script] + arguments.arguments
     predicting = arguments.predict or bool(arguments.prediction)
     share = options.gpu_memory.endswith("%")
+    if predicting and options.faults:
+        raise Error("--faults excludes --predict: no prediction is of a run that is disturbed on purpose")
     checked = dataclasses.replace(options, gpu_memory="" if share else options.gpu_memory).check()
     recording = None
     if predicting or share:
@@ -199,7 +201,7 @@ class Session:
             policy=arguments.policy, device=arguments.device, machine=arguments.machine, memory=arguments.memory, reserve=arguments.reserve,
             gpu_memory=arguments.gpu_memory, cpu_memory=arguments.cpu_memory, limits=arguments.limit,
             directories=arguments.directory, pace=arguments.pace, timeline=arguments.timeline,
-            optimizer_tasks=arguments.optimizer_tasks, program=arguments.script)
+            optimizer_tasks=arguments.optimizer_tasks, faults=arguments.faults, program=arguments.script)
         try:
             self._options.settings = _settings(arguments.set)
             self._run = _prepare(arguments, self._options)

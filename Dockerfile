@@ -1,20 +1,17 @@
 # syntax=docker/dockerfile:1
-# The command, the dashboard's pictures (`tencache gui --screenshot`) and live training, from the Debian packages that
-# cpack makes; docs/install.md says how to use it.
+# The command and the dashboard's pictures (`tencache gui --screenshot`), from the Debian packages that cpack makes;
+# docs/install.md says how to use it.
 #
-#   docker build -t tencache .                                   with LibTorch: 1 GB more
-#   docker build -t tencache --build-arg TORCH=OFF .             without
+#   docker build -t tencache .
 #   docker run --rm -v "$PWD:/work" tencache compare step.trace.jsonl.zst --machine g10-a100
 
 FROM debian:12-slim AS build
-ARG TORCH=ON
 COPY packaging/debian-packages.txt /
 RUN apt-get update && apt-get install -y --no-install-recommends dpkg-dev file \
-      $(awk -v torch=$TORCH '$1 == "build" || $1 == "gui" || ($1 == "torch" && torch == "ON") \
-                             { sub(/[|].*/, "", $2); print $2 }' /debian-packages.txt) \
+      $(awk '$1 == "build" || $1 == "gui" { sub(/[|].*/, "", $2); print $2 }' /debian-packages.txt) \
     && rm -rf /var/lib/apt/lists/*
 COPY . /src
-RUN cmake -S /src --preset release -B /build -DTENCACHE_TORCH=$TORCH -DTENCACHE_TESTS=OFF \
+RUN cmake -S /src --preset release -B /build -DTENCACHE_TORCH=OFF -DTENCACHE_TESTS=OFF \
       -DTENCACHE_BENCH=OFF -DTENCACHE_PYTHON=OFF -DTENCACHE_MPI=OFF \
     && cmake --build /build && cd /build && cpack -G DEB && mkdir /packages && mv ./*.deb /packages
 

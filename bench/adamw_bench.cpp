@@ -2,9 +2,9 @@
 // on arrays far larger than the caches. `share` is the median over the pairs of AdamW's bytes a second ÷ the triad's.
 //
 // Bytes are those that cross to memory, and what is written without being read first is read all the same: 16 an
-// element of the triad (STREAM says 12 and so a bandwidth a quarter lower), 28 a parameter of AdamW, 30 with bf16
-// weights. Times are the threads' own CPU time, in which waiting for memory counts and waiting for a core does not; the
-// longest of the threads counts.
+// element of the triad (STREAM says 12 and so a bandwidth a quarter lower), 28 a parameter of AdamW. Times are
+// the threads' own CPU time, in which waiting for memory counts and waiting for a core does not; the longest of the
+// threads counts.
 #include <benchmark/benchmark.h>
 #include <time.h>
 
@@ -26,8 +26,6 @@ struct Arrays {
   std::vector<float> parameter = std::vector<float>(elements, 0.5f), gradient = std::vector<float>(elements, 0.25f);
   std::vector<float> first_moment = std::vector<float>(elements, 0.125f);
   std::vector<float> second_moment = std::vector<float>(elements, 0.0625f);
-  std::vector<Bfloat16> low_parameter = std::vector<Bfloat16>(elements);
-  std::vector<Bfloat16> low_gradient = std::vector<Bfloat16>(elements, to_bfloat16(0.25f));
 };
 
 Arrays& arrays() {
@@ -45,16 +43,8 @@ void triad(std::size_t begin, std::size_t count) {
 void adamw(std::size_t begin, std::size_t count) {
   Arrays& all = arrays();
   adamw_step(std::span(all.parameter).subspan(begin, count), std::span(all.gradient).subspan(begin, count),
-             std::span(all.first_moment).subspan(begin, count), std::span(all.second_moment).subspan(begin, count),
-             0.5f, 10, {});
-}
-
-void adamw_bf16(std::size_t begin, std::size_t count) {
-  Arrays& all = arrays();
-  adamw_step(std::span(all.parameter).subspan(begin, count), std::span(all.low_parameter).subspan(begin, count),
-             std::span<const Bfloat16>(all.low_gradient).subspan(begin, count),
-             std::span(all.first_moment).subspan(begin, count), std::span(all.second_moment).subspan(begin, count),
-             0.5f, 10, {});
+             std::span(all.first_moment).subspan(begin, count), std::span(all.second_moment).subspan(begin, count), 10,
+             {});
 }
 
 double thread_seconds() {
@@ -108,7 +98,6 @@ void thread_counts(benchmark::internal::Benchmark* bench) {
 }
 
 BENCHMARK_CAPTURE(against_triad, fp32, adamw, 28)->Apply(thread_counts);
-BENCHMARK_CAPTURE(against_triad, bf16, adamw_bf16, 30)->Apply(thread_counts);
 
 }  // namespace
 }  // namespace tencache

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""Holds predictions of live training against what was measured, policy by policy.
+"""Holds predictions of live training against what was measured, policy by policy, on python/examples/gpt.py.
 
-The calibration is made by a process of its own, or given. Then follow turns, as many as asked: the program is recorded
-by a process of its own, every policy's prediction from that recording is written and hashed, and the measured runs
-follow. A run predicts once more for itself and must come to the same time. Prints a table and exits with 1 where a
-policy misses the limits (--median, --worst) or two policies come in the other order. Policies whose medians are less
-than 2 % apart, predicted or measured, are a tie.
+    PYTHONPATH=build/release/python bench/predict_accuracy.py --limit h2d=500MB/s --limit d2h=500MB/s --steps 12
+    … -- --size medium --precision bf16        what follows the -- goes to the example
 
-    bench/predict_accuracy.py build/release/cli/tencache configs/training/gpt-small.yaml --limit h2d=2GB/s --limit d2h=2GB/s
+The calibration is made by a process of its own, or given. Then follow turns: plain PyTorch is timed, a process of its
+own records the program, and each policy is predicted from that recording (the prediction is written and hashed before
+its run), measured, and followed by plain PyTorch once more. Two errors of a turn: raw, predicted ÷ measured - 1, and
+with the drift of the computer taken out, where the prediction is multiplied by plain PyTorch's step beside the run
+(before and after it) ÷ that beside the recording. The second counts, because some computers run faster in one minute
+than in the next, which no prediction knows.
 
-Each turn has a recording of its own, as some computers run faster in one minute than in the next, which no prediction
-knows; --trace uses one for all. One core computes, one moves: on a computer with other work the figures mean little.
-Each row says how much of the processors' time others took meanwhile; --priority nice or realtime (as root) keeps them
-away for the most part.
+Prints a table and exits with 1 where a policy misses the limits (--median, --worst), two policies come in the other
+order, or bits differ from plain PyTorch's. Policies whose medians are less than 2 % apart, predicted or measured, are a
+tie. One core computes, one moves: on a computer with other work the figures mean little. --resume FILE adds turns to
+those that an earlier call wrote with --json, so a measurement can be made in pieces.
 """
 import argparse
 import hashlib
@@ -25,7 +27,10 @@ import subprocess
 import sys
 import tempfile
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+EXAMPLE = str(ROOT / "python" / "examples" / "gpt.py")
 POLICIES = ["on-demand", "zero-infinity:overflow=evict", "10cache", "teraio:cpu_memory=1GiB", "foresight"]
+PLAIN_STEPS = 7  # of the runs between
 
 
 def processor_seconds():
@@ -34,153 +39,134 @@ def processor_seconds():
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-def raise_priority(kind):
-    if kind == "nice":
-        try:
-            pathlib.Path("/proc/self/autogroup").write_text("-20")
-        except OSError:
-            pass  # the kernel has none
-        os.nice(-20)
-    elif kind == "realtime":
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(10))
-
-
-def run(words, priority):
-    """The command's stdout, and which part of the processors' time others took while it ran."""
+def run(words):
+    """Which part of the processors' time others took while the command ran."""
     before, mine = processor_seconds(), os.times()
-    start = mine.elapsed
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          start_new_session=True, preexec_fn=lambda: raise_priority(priority))
-    mine_now = os.times()
+    done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    now = os.times()
     if done.returncode != 0:
         sys.exit(f"{' '.join(words)}\nexit code {done.returncode}: {done.stderr}")
-    own = (mine_now.children_user + mine_now.children_system) - (mine.children_user + mine.children_system)
-    room = max(mine_now.elapsed - start, 0.01) * os.cpu_count()
-    return done.stdout, max(0.0, processor_seconds() - before - own) / room
+    own = (now.children_user + now.children_system) - (mine.children_user + mine.children_system)
+    room = max(now.elapsed - mine.elapsed, 0.01) * os.cpu_count()
+    return max(0.0, processor_seconds() - before - own) / room
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def chosen(spec, machine, options):
+    name, *settings = spec.replace(":", ",").split(",")
+    words = ["-m", "tencache", "run", "python", "-m", machine, "-p", name, "--gpu-memory", options.gpu_memory]
+    words += [word for limit in options.limit for word in ("--limit", limit)]
+    words += ["--optimizer-tasks"] if options.optimizer_tasks else []
+    return words + [word for setting in settings for word in ("--set", setting)]
+
+
+def plain(options, folder, steps):
+    run([EXAMPLE, "--steps", str(steps), "--json", str(folder / "plain.json"), *options.example])
+    return read(folder / "plain.json")
+
+
+def turn(options, number, machine, folder):
+    """Figures by policy."""
+    whole = plain(options, folder, options.steps)
+    then = before = whole["median_step_seconds"]
+    trace = folder / "step.trace.jsonl"
+    tasks = ["--optimizer-tasks"] if options.optimizer_tasks else []
+    run(["-m", "tencache", "run", "python", "-m", machine, "-p", "lru", "--no-pace", "--gpu-memory",
+         options.record_memory, *tasks, "--recording", str(trace), "--", EXAMPLE, "--steps", "20", *options.example])
+    print(f"turn {number}: plain {1e3 * then:.1f} ms; recorded", flush=True)
+    rows = {}
+    for spec in options.policy:
+        prediction, answer, trained = folder / "prediction.json", folder / "answer.json", folder / "trained.json"
+        others = run([*chosen(spec, machine, options), "--trace", str(trace), "--prediction", str(prediction), "--json",
+                      str(answer), "--", EXAMPLE, "--steps", str(options.steps), "--json", str(trained),
+                      *options.example])
+        result = read(answer)["prediction"]
+        if result["error"] is None:
+            sys.exit(f"{spec}: predicted not to fit")
+        after = plain(options, folder, PLAIN_STEPS)["median_step_seconds"]
+        drift, before = (before + after) / 2 / then, after
+        predicted, measured = result["iteration_seconds"], result["measured_seconds"]
+        same = all(read(trained)[key] == whole[key] for key in ("losses", "weights_sha256"))
+        rows[spec] = {"predicted": predicted, "measured": measured, "raw": predicted / measured - 1, "drift": drift,
+                      "error": predicted * drift / measured - 1, "others": others, "same_bits": same,
+                      "sha256": hashlib.sha256(prediction.read_bytes()).hexdigest(), "comparison": result["comparison"]}
+        print(f"  {spec}: predicted {1e3 * predicted:.1f} ms, measured {1e3 * measured:.1f} ms: "
+              f"{rows[spec]['raw']:+.1%} raw, {rows[spec]['error']:+.1%} without the drift of plain steps "
+              f"({drift - 1:+.1%}); others {others:.0%}{'' if same else '; BITS DIFFER'}", flush=True)
+    return rows
+
+
+def report(turns, options):
+    failures = []
+    print("\n| policy | predicted, median | measured, median (least to most) | error, median | worst | raw, median "
+          "| worst |\n|---|---|---|---|---|---|---|")
+    medians = {}
+    for spec in turns[0]:
+        rows = [one[spec] for one in turns]
+        of = {key: [row[key] for row in rows] for key in ("predicted", "measured", "error", "raw")}
+        middle = {key: statistics.median(values) for key, values in of.items()}
+        worst = {key: max(of[key], key=abs) for key in ("error", "raw")}
+        medians[spec] = middle
+        print(f"| `{spec}` | {1e3 * middle['predicted']:.0f} ms | {1e3 * middle['measured']:.0f} ms "
+              f"({1e3 * min(of['measured']):.0f} to {1e3 * max(of['measured']):.0f}) | {middle['error']:+.1%} | "
+              f"{worst['error']:+.1%} | {middle['raw']:+.1%} | {worst['raw']:+.1%} |")
+        if abs(middle["error"]) > options.median or abs(worst["error"]) > options.worst:
+            failures.append(f"{spec} misses the limits")
+        if not all(row["same_bits"] for row in rows):
+            failures.append(f"{spec}: bits differ from plain PyTorch's")
+    for key in ("predicted", "measured"):
+        order = sorted(medians, key=lambda spec: medians[spec][key])
+        print(f"\norder {key}: {', '.join(spec.split(':')[0] for spec in order)}", end="")
+    print()
+    for one, other in itertools.combinations(medians, 2):
+        apart = [medians[one][key] / medians[other][key] - 1 for key in ("predicted", "measured")]
+        if apart[0] * apart[1] >= 0:
+            continue
+        words = f"{one.split(':')[0]} and {other.split(':')[0]}"
+        words += f": {apart[0]:+.1%} predicted, {apart[1]:+.1%} measured"
+        if min(map(abs, apart)) < 0.02:
+            print(f"a tie: {words}")
+        else:
+            failures.append(f"the other order: {words}")
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    return 1 if failures else 0
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tencache", help="the program")
-    parser.add_argument("config", help="what to train")
-    parser.add_argument("--policy", action="append", help="NAME[:KEY=VALUE…], any number (default: five)")
+    parser.add_argument("--policy", action="append", help="NAME[:KEY=VALUE,…], any number (default: five)")
     parser.add_argument("--limit", action="append", default=[], help="LINK=BANDWIDTH, as of tencache run")
     parser.add_argument("--gpu-memory", default="70%")
+    parser.add_argument("--record-memory", default="4GiB", help="of the recording, which needs no more than there is")
+    parser.add_argument("--optimizer-tasks", action="store_true", help="as of tencache run python")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--machine", help="a calibrated machine (default: calibrate now)")
-    parser.add_argument("--trace", help="a recording of the program, for all turns (default: record in each)")
     parser.add_argument("--median", type=float, default=0.10, help="largest error in the median")
-    parser.add_argument("--worst", type=float, default=0.20, help="largest error of any run")
-    parser.add_argument("--priority", choices=["usual", "nice", "realtime"], default="usual")
-    parser.add_argument("--json", help="write every figure to this file, the predictions into FILE.predictions before anything is measured")
+    parser.add_argument("--worst", type=float, default=0.20, help="largest error of any turn")
+    parser.add_argument("--json", type=pathlib.Path, help="write every figure to this file after each turn")
+    parser.add_argument("--resume", type=pathlib.Path, help="a file of --json: its turns come first")
+    parser.add_argument("example", nargs="*", help="options of the example, after --")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        return measure(options, pathlib.Path(folder))
-
-
-def measure(options, folder):
-    machine = options.machine
-    if not machine:
-        machine = str(folder / "machine.yaml")
-        _, others = run([options.tencache, "calibrate", "-o", machine], options.priority)
-        print(f"calibrated; others took {others:.0%} of the processors", flush=True)
-    predictions = pathlib.Path(options.json + ".predictions") if options.json else folder / "predictions"
-    predictions.mkdir(parents=True, exist_ok=True)
-    rows = [{"policy": spec, "predicted": [], "sha256": [], "measured": [], "others": [], "comparisons": []}
-            for spec in options.policy or POLICIES]
-    drifts = []
-    for number in range(1, options.runs + 1):
-        trace = options.trace
-        if not trace:
-            trace = str(folder / "step.trace.jsonl.zst")
-            _, others = run([options.tencache, "record", options.config, "-o", trace, "--steps", "16"], options.priority)
-            print(f"turn {number} recorded; others took {others:.0%} of the processors", flush=True)
-        drifts.append(turn(options, number, machine, trace, predictions, rows))
-    return report(options, rows, drifts)
-
-
-def turn(options, number, machine, trace, predictions, rows):
-    """Predicts with every policy, then measures with each; how much longer than recorded a plain step took."""
-    gpu_memory = options.gpu_memory
-    if gpu_memory.endswith("%"):
-        peak = json.loads(run([options.tencache, "info", trace, "--json"], "usual")[0])["peak_demand"]["bytes"]
-        gpu_memory = str(int(peak * float(gpu_memory[:-1]) / 100) // 4096 * 4096)
-    chosen = ["-m", machine, "--gpu-memory", gpu_memory]
-    chosen += [word for limit in options.limit for word in ("--limit", limit)]
-    for row in rows:
-        name, *settings = row["policy"].replace(":", ",").split(",")
-        row["words"] = [*chosen, "-p", name, *(word for setting in settings for word in ("--set", setting))]
-        predicted = json.loads(run([options.tencache, "replay", trace, *row["words"], "--json"], "usual")[0])
-        predicted.pop("timing")
-        if not predicted["fits"]:
-            sys.exit(f"{row['policy']}: predicted not to fit: {predicted['reason']}")
-        written = predictions / f"{number}-{name}.json"
-        written.write_text(json.dumps(predicted, indent=1))
-        row["sha256"].append(hashlib.sha256(written.read_bytes()).hexdigest())
-        row["predicted"].append(predicted["iteration_seconds"])
-        print(f"turn {number} predicted {name}: {1e3 * row['predicted'][-1]:.1f} ms, sha256 {row['sha256'][-1]}", flush=True)
-
-    # What the computer does by itself.
-    text, _ = run([options.tencache, "run", "train", options.config, "--plain", "--steps", str(options.steps), "--json"],
-                  options.priority)
-    plain = json.loads(text)["training"]["median_step_seconds"]
-    drift = plain / predicted["ideal_seconds"] - 1
-    print(f"turn {number} plain: {1e3 * plain:.1f} ms ({drift:+.1%} of the recorded step)", flush=True)
-    for row in rows:
-        text, others = run([options.tencache, "run", "train", options.config, *row["words"], "--trace", trace,
-                            "--predict", "--steps", str(options.steps), "--json"], options.priority)
-        prediction = json.loads(text)["prediction"]
-        if prediction["iteration_seconds"] != row["predicted"][-1]:
-            sys.exit(f"{row['policy']}: the run predicted {prediction['iteration_seconds']}, not {row['predicted'][-1]}")
-        row["measured"].append(prediction["measured_seconds"])
-        row["comparisons"].append(prediction["comparison"])
-        row["others"].append(others)
-        print(f"turn {number} {row['policy']}: {1e3 * prediction['measured_seconds']:.1f} ms "
-              f"({prediction['error']:+.1%}), others {others:.0%}", flush=True)
-    return drift
-
-
-def report(options, rows, drifts):
-    failures = []
-    print("\n| policy | predicted, median | measured, median (least to most) | error, median | worst | others |\n|---|---|---|---|---|---|")
-    for row in rows:
-        errors = [predicted / measured - 1 for predicted, measured in zip(row["predicted"], row["measured"])]
-        row["median_error"] = statistics.median(errors)
-        row["worst_error"] = max(errors, key=abs)
-        row["median_predicted"] = statistics.median(row["predicted"])
-        row["median"] = statistics.median(row["measured"])
-        print(f"| `{row['policy']}` | {1e3 * row['median_predicted']:.0f} ms | {1e3 * row['median']:.0f} ms "
-              f"({1e3 * min(row['measured']):.0f} to {1e3 * max(row['measured']):.0f}) | {row['median_error']:+.1%} "
-              f"| {row['worst_error']:+.1%} | {statistics.median(row['others']):.0%} |")
-        if abs(row["median_error"]) > options.median or abs(row["worst_error"]) > options.worst:
-            failures.append(f"{row['policy']} misses the limits")
-    print(f"\nplain steps took {statistics.median(drifts):+.1%} ({min(drifts):+.1%} to {max(drifts):+.1%}) of the recorded "
-          "step: so much is the computer's doing, or the recording's")
-    order = {key: [row["policy"].split(":")[0] for row in sorted(rows, key=lambda row: row[key])]
-             for key in ("median_predicted", "median")}
-    print(f"\norder predicted: {', '.join(order['median_predicted'])}\norder measured:  {', '.join(order['median'])}")
-    for one, other in itertools.combinations(rows, 2):
-        predicted = one["median_predicted"] / other["median_predicted"] - 1
-        measured = one["median"] / other["median"] - 1
-        if predicted * measured >= 0:
-            continue
-        names = f"{one['policy'].split(':')[0]} and {other['policy'].split(':')[0]}"
-        if min(abs(predicted), abs(measured)) < 0.02:
-            print(f"{names} are a tie: {predicted:+.1%} predicted, {measured:+.1%} measured")
-        else:
-            failures.append(f"{names} come in the other order: {predicted:+.1%} predicted, {measured:+.1%} measured")
-    for better in rows:
-        for worse in rows:
-            names = better["policy"].split(":")[0], worse["policy"].split(":")[0]
-            if names[0] in ("10cache", "foresight") and names[1] in ("on-demand", "zero-infinity"):
-                print(f"{names[0]} against {names[1]}: predicted {worse['median_predicted'] / better['median_predicted']:.2f} "
-                      f"times as fast, measured {worse['median'] / better['median']:.2f}")
-    for failure in failures:
-        print(f"FAILED: {failure}")
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps({"load": os.getloadavg(), "plain_drift": drifts, "rows": rows}, indent=1))
-    return 1 if failures else 0
+    options.policy = options.policy or POLICIES
+    turns = read(options.resume)["turns"] if options.resume else []
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        machine = options.machine
+        if not machine:
+            machine = str(folder / "machine.yaml")
+            call = "import sys; from tencache import _core; _core.run(sys.argv[1:], {})"
+            others = run(["-c", call, "calibrate", "-o", machine])
+            print(f"calibrated; others took {others:.0%} of the processors", flush=True)
+        for _ in range(options.turns):
+            turns.append(turn(options, len(turns) + 1, machine, folder))
+            if options.json:
+                options.json.write_text(json.dumps({"load": os.getloadavg(), "turns": turns}, indent=1))
+    return report(turns, options)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ class AdamStep {
       first_moment_.assign(size, 0.001f);
       second_moment_.assign(size, 0.0001f);
     }
-    adamw_step(parameter_, gradient_, first_moment_, second_moment_, 1.0f, ++step_, AdamWOptions{});
+    adamw_step(parameter_, gradient_, first_moment_, second_moment_, ++step_, AdamWOptions{});
   }
 
  private:

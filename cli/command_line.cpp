@@ -29,14 +29,11 @@ void add_commands(CLI::App& app, Command& chosen) {
   add_diff_command(app, chosen);
   add_reproduce_command(app, chosen);
   add_validate_command(app, chosen);
-  CLI::App* run =
-      app.add_subcommand("run", "Execute on this computer: replay a trace, train a model, or run a PyTorch script");
+  CLI::App* run = app.add_subcommand("run", "Execute on this computer: replay a trace, or run a PyTorch script");
   run->require_subcommand(1);
-  run->footer("Examples:\n  tencache run replay --help\n  tencache run train --help");
+  run->footer("Examples:\n  tencache run replay --help\n  tencache run python -- train.py");
   add_run_replay_command(*run, chosen);
-  add_run_train_command(*run, chosen);
   add_run_python_command(*run, chosen);
-  add_record_command(app, chosen);
   add_calibrate_command(app, chosen);
   add_gui_command(app, chosen);
   add_listing_commands(app, chosen);

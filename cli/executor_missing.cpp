@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/command_line.h"
-#include "cli/torch_run.h"
 
 namespace tencache {
 namespace {
@@ -25,10 +24,5 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
 void add_calibrate_command(CLI::App& app, Command& chosen) {
   add_missing(app, chosen, "calibrate", "Measure this computer into a machine file");
 }
-
-// NOLINTNEXTLINE(performance-unnecessary-value-param): the declaration is that of the real one
-ExitCode run_training(const std::string&, TrainArguments) { return missing(); }
-// NOLINTNEXTLINE(performance-unnecessary-value-param)
-ExitCode run_recording(const std::string&, RecordArguments) { return missing(); }
 
 }  // namespace tencache

@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <memory>
 
+#include "cli/child_program.h"
 #include "cli/command_line.h"
 #include "cli/questions.h"
-#include "cli/torch_program.h"
 #include "cli/workload_options.h"
 #include "core/error.h"
 #include "studies/workload.h"

@@ -70,15 +70,10 @@ References references_of_run(const Workload& workload, const Prediction* predict
   return workload.trace->ops.empty() ? References{} : references_of(workload);
 }
 
-}  // namespace
-
 Json training_json(const TrainingResult& training) {
   Json seconds = Json::array();
   for (const Nanoseconds step_ns : training.step_ns) seconds.push_back(to_seconds(step_ns));
-  return {{"parameters", training.parameter_count},
-          {"resumed_steps", training.resumed_steps},
-          {"losses", training.losses},
-          {"step_seconds", std::move(seconds)},
+  return {{"step_seconds", std::move(seconds)},
           {"median_step_seconds", to_seconds(training.median_step_ns())},
           {"mean_step_seconds", to_seconds(training.mean_step_ns())}};
 }
@@ -89,6 +84,8 @@ std::string steps_text(const TrainingResult& training) {
                      format_seconds(to_seconds(training.mean_step_ns())),
                      steps > 2 ? fmt::format(" (steps 3 to {})", steps) : std::string());
 }
+
+}  // namespace
 
 Json paged_training_json(const Workload& workload, const Outcome& outcome, const PagedTraining& paged,
                          const Prediction* prediction) {
@@ -118,30 +115,6 @@ std::string paged_training_text(const Workload& workload, const Outcome& outcome
     text += "\n" + prediction_text(*prediction, paged.training, result_json(workload, outcome, references));
   }
   return text;
-}
-
-Json misfit_json(const Workload& workload, const Outcome& outcome, const TrainingResult& training,
-                 const Prediction* prediction) {
-  const References references = references_of_run(workload, prediction);
-  Json json = result_json(workload, outcome, references);
-  if (references.bound_seconds <= 0) {
-    for (const char* key : {"ideal_seconds", "bound_seconds", "bound_term"}) json[key] = nullptr;
-  }
-  if (workload.trace_sha256.empty()) json["manifest"]["hashes"]["trace"] = nullptr;
-  json["training"] = training_json(training);
-  json["simulated_events"] = nullptr;
-  json["timing"]["load_seconds"] = nullptr;
-  json["training"]["parameters"] = nullptr;
-  if (training.step_ns.empty()) {
-    for (const char* key : {"median_step_seconds", "mean_step_seconds"}) json["training"][key] = nullptr;
-  }
-  json["memory"] = {{"peak_live_bytes", nullptr},
-                    {"largest_op", nullptr},
-                    {"largest_op_bytes", nullptr},
-                    {"evictions_per_step", nullptr},
-                    {"schedule_deviations", nullptr}};
-  if (prediction != nullptr) json["prediction"] = prediction_json(*prediction, training, nullptr);
-  return json;
 }
 
 }  // namespace tencache

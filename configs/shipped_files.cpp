@@ -36,7 +36,7 @@ std::vector<std::string> config_folders(const std::string& kind) {
     std::error_code error;
     const fs::path program = fs::read_symlink("/proc/self/exe", error);
     fs::path prefix = program.parent_path().parent_path();              // of bin/tencache
-    if (prefix.filename() == "libexec") prefix = prefix.parent_path();  // of libexec/tencache/tencache-torch
+    if (prefix.filename() == "libexec") prefix = prefix.parent_path();  // of libexec/tencache/tencache-gui
     if (!error) folders.push_back((prefix / "share" / "tencache" / "configs" / kind).string());
   } else {
     folders.push_back((fs::path(installed_configs()) / kind).string());

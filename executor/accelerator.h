@@ -14,7 +14,6 @@
 
 namespace tencache {
 
-class AdamWKernels;
 class ReplayKernels;
 
 // Copies in order, while other engines and the GPU's ops go on.
@@ -60,8 +59,6 @@ class Accelerator {
   virtual std::unique_ptr<DirectFiles> direct_files(std::string& reason) = 0;
   // What ops of a replay do on the device (replay_bodies.h).
   virtual std::unique_ptr<ReplayKernels> replay_kernels() = 0;
-  // Optimizer steps on the device (adamw_kernels.h).
-  virtual std::unique_ptr<AdamWKernels> adamw_kernels() = 0;
 };
 
 // A contiguous part of host memory, pinned where that was possible.

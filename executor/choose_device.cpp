@@ -6,7 +6,6 @@
 #include "core/remark.h"
 #include "executor/cuda/cuda_backend.h"
 #include "executor/replay_bodies.h"
-#include "traces/summary.h"
 
 namespace tencache {
 namespace {
@@ -47,12 +46,6 @@ bool has_room(const Accelerator& accelerator, const MachineSpec& machine) {
 }
 
 }  // namespace
-
-Bytes peak_in_pages(Trace trace, const Accelerator* accelerator) {
-  const Bytes page = accelerator != nullptr ? accelerator->granularity() : 1;
-  for (Tensor& tensor : trace.tensors) tensor.bytes = (tensor.bytes + page - 1) / page * page;
-  return summarize(trace).peak_demand.bytes;
-}
 
 std::vector<std::string> device_names() {
   std::vector<std::string> names{"auto"};

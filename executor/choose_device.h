@@ -6,13 +6,9 @@
 #include <vector>
 
 #include "core/machine_spec.h"
-#include "core/trace.h"
 #include "executor/accelerator.h"
 
 namespace tencache {
-
-// The most bytes of a recorded step that are alive at once, in pages of the accelerator if there is one.
-Bytes peak_in_pages(Trace trace, const Accelerator* accelerator);
 
 struct ChosenDevice {
   std::string name = "host";                 // or the backend's

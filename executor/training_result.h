@@ -1,4 +1,4 @@
-// What training and recording runs found, for whoever ran them: free of LibTorch.
+// What a live training run found, for whoever ran it: free of LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "core/fault_plan.h"
 #include "core/machine_spec.h"
 #include "core/metrics.h"
 #include "core/trace.h"
@@ -14,11 +13,7 @@
 namespace tencache {
 
 struct TrainingResult {
-  std::uint64_t resumed_steps = 0;  // done before
-  std::vector<float> losses;        // of the steps since
   std::vector<Nanoseconds> step_ns;
-  std::vector<float> weights;  // if asked for
-  std::uint64_t parameter_count = 0;
 
   // Of the steps from the third on (of all, if there are no more than two): those that ran under the policy with the
   // schedule known. 0 without steps.
@@ -30,7 +25,6 @@ struct TrainingResult {
 struct PagedTraining {
   TrainingResult training;
   MachineSpec machine;         // that it ran on: without a limit on GPU memory if the policy asks for that
-  FaultCounts faults{};        // that were injected
   RunResult run;               // its window: the steps from the third on
   Trace recorded;              // the recorded step
   Program program;             // the same, its updates placed and ordered as the policy says
@@ -39,13 +33,6 @@ struct PagedTraining {
   std::string largest_op;
   std::uint64_t deviations = 0;
   std::string first_deviation;
-};
-
-struct Recording {
-  Trace trace;
-  Bytes peak_live_bytes = 0;   // of all storages at once
-  Bytes largest_op_bytes = 0;  // the least GPU memory
-  std::string largest_op;
 };
 
 }  // namespace tencache

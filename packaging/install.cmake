@@ -1,7 +1,7 @@
 # What `cmake --install` puts down beside the programs, and the Debian packages that `cpack` makes of it.
 #
-# Four components, a package each, so that nobody needs LibTorch, OpenGL or MPI for what does without: tencache (the
-# command, shipped files, headers for policy libraries, completion, documents), gui, torch, mpi.
+# Three components, a package each, so that nobody needs OpenGL or MPI for what does without: tencache (the command,
+# shipped files, headers for policy libraries, completion, documents), gui, mpi.
 
 # For policy libraries (docs/writing-a-policy.md): compile with -I PREFIX/include/tencache.
 foreach(folder IN ITEMS core policies)
@@ -12,7 +12,7 @@ install(FILES README.md CHANGELOG.md DESTINATION share/doc/tencache)
 install(FILES LICENSE DESTINATION share/doc/tencache RENAME copyright)
 
 set(packages tencache)
-foreach(entry IN ITEMS "gui tencache-gui" "torch tencache-torch" "mpi tencache_mpi")
+foreach(entry IN ITEMS "gui tencache-gui" "mpi tencache_mpi")
   separate_arguments(entry UNIX_COMMAND "${entry}")
   list(GET entry 0 component)
   list(GET entry 1 target)
@@ -39,7 +39,7 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_TENCACHE_PACKAGE_NAME tencache)
-set(CPACK_DEBIAN_TENCACHE_PACKAGE_SUGGESTS "tencache-gui, tencache-torch, tencache-mpi")
+set(CPACK_DEBIAN_TENCACHE_PACKAGE_SUGGESTS "tencache-gui, tencache-mpi")
 # The first line is the synopsis; a summary would come before it in every package.
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "")
 set(CPACK_COMPONENT_TENCACHE_DESCRIPTION "simulator of tensor caching and offloading
@@ -50,9 +50,6 @@ and NVMe, and runs the same policies on real memory.")
 set(CPACK_COMPONENT_GUI_DESCRIPTION "dashboard of the tencache simulator
 Timelines, memory and what-if views of simulated and measured training
 steps, in a window or as pictures without a display.")
-set(CPACK_COMPONENT_TORCH_DESCRIPTION "training under tencache's policies with LibTorch
-The program behind tencache run train and tencache record: it pages a
-LibTorch program by the policies that the simulator predicts.")
 set(CPACK_COMPONENT_MPI_DESCRIPTION "sweeps of the tencache simulator under mpirun
 A library that tencache sweep loads where MPI started it.")
 include(CPack)

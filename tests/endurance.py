@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Trains for an hour beside fresh runs of the same program, and looks for what grows.
 
-    tests/endurance.py [--minutes 60] [--json result.json] [--program build/release/cli/tencache]
+    PYTHONPATH=build/release/python tests/endurance.py [--minutes 60] [--json result.json]
 
-A small GPT is trained on this computer with a GPU tier too small for it, so that its tensors come and go in every step,
-some of them to swap files with checksums. Every minute the long run is stopped, a fresh run of the same program is
-started, and from then on they take turns of a second (SIGSTOP, SIGCONT) until the minute is over: whatever else
-the computer does slows both. Seen from outside, once a minute while the long run stands still: its anonymous resident
-memory, open descriptors, threads and bytes of swap files; and the medians of both runs' step times in that minute.
+A small GPT (python/examples/gpt.py) is trained on this computer with a GPU tier too small for it, so that its tensors
+come and go in every step, some of them to swap files with checksums. Every minute the long run is stopped, a fresh run
+of the same program is started, and from then on they take turns of a second (SIGSTOP, SIGCONT) until the minute is
+over: whatever else the computer does slows both. Seen from outside, once a minute while the long run stands still: its
+anonymous resident memory, open descriptors, threads and bytes of swap files; and the medians of both runs' step times
+in that minute.
 
 The verdict, one line each, after a third of the minutes but at most the first five:
 - memory: the median of the last five minutes is no more than --most-growth above that of the first five;
@@ -36,14 +37,8 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MIB = 1 << 20
 
-TRAINING = """\
-name: endurance
-model: {layers: 2, width: 128, heads: 4, context: 64, dropout: 0.1, tied_head: false}
-data: {text: %s, batch: 2}
-optimizer: {learning_rate: 0.0003, sub_group_parameters: 100000}
-steps: 100000000
-seed: 1
-"""
+EXAMPLE = [os.path.join(ROOT, "python", "examples", "gpt.py"), "--layers", "2", "--width", "128", "--heads", "4",
+           "--context", "64", "--batch", "2", "--steps", "100000000"]
 MACHINE = """\
 name: endurance
 tiers:
@@ -137,7 +132,7 @@ class Run:
         self.errors.close()
 
     def processes(self):
-        """`tencache` and what it started."""
+        """The program and what it started."""
         pids = [self.process.pid]
         for pid in pids:
             with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
@@ -168,13 +163,11 @@ def train(options):
     with tempfile.TemporaryDirectory(prefix="endurance-", dir=options.directory) as folder:
         swap = os.path.join(folder, "swap")
         os.mkdir(swap)
-        paths = {name: os.path.join(folder, name) for name in ("train.yaml", "machine.yaml")}
-        with open(paths["train.yaml"], "w", encoding="utf-8") as file:
-            file.write(TRAINING % os.path.join(ROOT, "configs", "training", "text.txt"))
-        with open(paths["machine.yaml"], "w", encoding="utf-8") as file:
+        machine = os.path.join(folder, "machine.yaml")
+        with open(machine, "w", encoding="utf-8") as file:
             file.write(MACHINE % swap)
-        command = [os.path.abspath(options.program), "run", "train", paths["train.yaml"], "-m", paths["machine.yaml"],
-                   "-p", options.policy, "--device", "host"]
+        command = [sys.executable, "-m", "tencache", "run", "python", "-m", machine, "-p", options.policy, "--",
+                   *EXAMPLE]
         begin = time.monotonic()
         minutes = []
         long_run = Run(command, swap)
@@ -330,7 +323,6 @@ def main():
                         help="of long / fresh in an hour, that matters (default 0.02)")
     parser.add_argument("--directory", help="where the swap files lie (default: where temporary files lie)")
     parser.add_argument("--json", metavar="FILE", help="all minutes and the verdict")
-    parser.add_argument("--program", default=os.environ.get("TENCACHE", os.path.join(ROOT, "build/release/cli/tencache")))
     parser.add_argument("--self-test", action="store_true", help="judge made-up runs; trains nothing")
     options = parser.parse_args()
     if options.self_test:

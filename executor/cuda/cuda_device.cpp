@@ -6,7 +6,6 @@
 
 #include "core/check.h"
 #include "core/error.h"
-#include "executor/cuda/cuda_adamw_kernels.h"
 #include "executor/cuda/cuda_backend.h"
 #include "executor/cuda/cuda_memory.h"
 #include "executor/cuda/cuda_replay_kernels.h"
@@ -194,8 +193,6 @@ std::unique_ptr<DirectFiles> CudaDevice::direct_files(std::string& reason) {
 }
 
 std::unique_ptr<ReplayKernels> CudaDevice::replay_kernels() { return std::make_unique<CudaReplayKernels>(*this); }
-
-std::unique_ptr<AdamWKernels> CudaDevice::adamw_kernels() { return std::make_unique<CudaAdamWKernels>(*this); }
 
 std::shared_ptr<Accelerator> open_cuda(int ordinal) { return std::make_shared<CudaDevice>(cuda_driver(), ordinal); }
 

@@ -34,7 +34,6 @@ class CudaDevice final : public Accelerator {
   std::unique_ptr<CopyEngine> copy_engine() override;
   std::unique_ptr<DirectFiles> direct_files(std::string& reason) override;
   std::unique_ptr<ReplayKernels> replay_kernels() override;
-  std::unique_ptr<AdamWKernels> adamw_kernels() override;
 
   const CudaDriver& driver() const { return driver_; }
   // Makes the context the calling thread's. Cheap; before every use of the driver.

@@ -1,4 +1,4 @@
-// Kernels of a module on a stream of their own: what CudaReplayKernels and CudaAdamWKernels have in common.
+// Kernels of a module on a stream of their own.
 #pragma once
 
 #include <cstdint>

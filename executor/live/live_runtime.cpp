@@ -223,16 +223,16 @@ void LiveRuntime::mark(TensorId tensor, Role role, std::string_view name) {
 
 // ---- Tensors --------------------------------------------------------------------------------------------------------
 
-TensorId LiveRuntime::create(Bytes bytes, Role role, bool owned) {
+TensorId LiveRuntime::create(Bytes bytes) {
   labels_.label();
-  const TensorId tensor = feed_.engine().create(bytes, role, owned, feed_.now());
+  const TensorId tensor = feed_.engine().create(bytes, Role::activation, false, feed_.now());
   labels_.created(tensor);
   const Residency& memory = feed_.engine().memory();
   const ChunkId begin = memory.first_chunk(tensor);
   Bytes room = 0;
   for (ChunkId chunk = begin; chunk < begin + memory.chunk_count(tensor); ++chunk) room += memory.footprint(chunk, 0);
-  tensors_.born(tensor, room, owned);
-  follower_.created(tensor, bytes, role);
+  tensors_.born(tensor, room);
+  follower_.created(tensor, bytes, Role::activation);
   return tensor;
 }
 
@@ -245,21 +245,6 @@ void LiveRuntime::destroy(TensorId tensor) {
   feed_.machine().retire(tensor);
   follower_.destroyed(tensor);
   feed_.engine().destroy(tensor, feed_.now());
-}
-
-TensorId LiveRuntime::create_owned(Bytes bytes, Role role, std::string_view name) {
-  TENCACHE_CHECK(bytes > 0);
-  const MutexLock lock(feed_.mutex);
-  enter();
-  const TensorId tensor = create(bytes, role, true);
-  follower_.marked(tensor, role, name);
-  return tensor;
-}
-
-void LiveRuntime::destroy_owned(TensorId tensor) {
-  const MutexLock lock(feed_.mutex);
-  enter();
-  cpu_tasks_.use(tensor) ? cpu_tasks_.keep(tensor) : destroy(tensor);
 }
 
 Bytes LiveRuntime::bytes(TensorId tensor) const {
@@ -396,7 +381,7 @@ void LiveRuntime::end_op(bool linger) {
 }
 
 TensorId LiveRuntime::allocate_in_op(MutexLock& lock, Bytes bytes) {
-  const TensorId tensor = create(bytes, Role::activation, false);
+  const TensorId tensor = create(bytes);
   if (const TensorId recorded = follower_.born(tensor); recorded != none) {
     feed_.engine().set_program_tensor(tensor, recorded);
     labels_.named(tensor, recorded, feed_.now());
@@ -454,7 +439,7 @@ LiveRuntime::Storage LiveRuntime::store_in_file(Bytes bytes, SourceFile file) {
   enter();
   const TierId tier = tier_of_files(spec_);
   if (tier == no_tier || options_.machine.accelerator != nullptr) return {};
-  const TensorId tensor = create(bytes, Role::activation, false);
+  const TensorId tensor = create(bytes);
   const Residency& memory = feed_.engine().memory();
   Bytes room = 0;
   for (const ChunkId chunk : memory.chunks_of(tensor)) room += memory.footprint(chunk, tier);
@@ -682,6 +667,7 @@ void LiveRuntime::take_task_results() {
 }
 
 void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
+  TENCACHE_CHECK(options_.machine.accelerator == nullptr);
   MutexLock lock(feed_.mutex);
   enter();
   as_op(lock, [&]() TENCACHE_REQUIRES(feed_.mutex) {
@@ -727,10 +713,6 @@ void LiveRuntime::record_next() {
   const MutexLock lock(feed_.mutex);
   follower_.record_next();
 }
-void LiveRuntime::describe_recording(const TraceHeader& header) {
-  const MutexLock lock(feed_.mutex);
-  follower_.set_header(header);
-}
 RunResult LiveRuntime::result() const {
   const MutexLock lock(feed_.mutex);
   return feed_.engine().result();
@@ -758,10 +740,6 @@ FaultCounts LiveRuntime::fault_counts() const {
 Bytes LiveRuntime::peak_live_bytes() const {
   const MutexLock lock(feed_.mutex);
   return tensors_.peak_bytes();
-}
-void LiveRuntime::reset_peak_live_bytes() {
-  const MutexLock lock(feed_.mutex);
-  tensors_.reset_peak();
 }
 Bytes LiveRuntime::largest_op_bytes() const {
   const MutexLock lock(feed_.mutex);

@@ -90,10 +90,7 @@ class LiveRuntime {
   // schedule until the next step begins.
   void set_aside(bool on);
 
-  // ---- Tensors without a LibTorch storage, and tasks.
-  // Undefined content until a task writes it.
-  TensorId create_owned(Bytes bytes, Role role, std::string_view name);
-  void destroy_owned(TensorId tensor);
+  // ---- Tasks. Not with an accelerator, whose memory the host cannot touch.
   // Runs all of them; returns when those on the GPU's lane are done. Those on the CPU's go on beside the program, whose
   // ops wait for the ones that use the same tensors (unless both only read them); tensors that are freed meanwhile live
   // until the tasks that use them are done. All are done on return where the policy has the step block the program
@@ -138,18 +135,15 @@ class LiveRuntime {
   // The recorded step with its tasks where the policy places them, in the policy's order: what timelines speak of.
   const Program& program() const;
   void record_next();
-  // The header of recordings.
-  void describe_recording(const TraceHeader& header);
   RunResult result() const;
   Counters counters() const;
   // How often the program left the recorded order, and the first time in words ("step 5: op aten::relu where …").
   std::uint64_t deviations() const;
   std::string first_deviation() const;
-  // Live bytes of storages and owned tensors now, and at most; in pages of the GPU tier.
+  // Live bytes of storages now, and at most; in pages of the GPU tier.
   Bytes live_bytes() const;
   Bytes peak_live_bytes() const;
   FaultCounts fault_counts() const;
-  void reset_peak_live_bytes();
   // The largest working set of one op so far (what it uses and allocates), and the op's name: the least GPU memory.
   Bytes largest_op_bytes() const;
   std::string largest_op() const;
@@ -203,7 +197,7 @@ class LiveRuntime {
   void tell(StepFollower::Signal signal, Nanoseconds now) TENCACHE_REQUIRES(feed_.mutex);
   void completion_handled(std::span<Span> added) TENCACHE_REQUIRES(feed_.mutex);
 
-  TensorId create(Bytes bytes, Role role, bool owned) TENCACHE_REQUIRES(feed_.mutex);
+  TensorId create(Bytes bytes) TENCACHE_REQUIRES(feed_.mutex);
   void destroy(TensorId tensor) TENCACHE_REQUIRES(feed_.mutex);
 
   // One op at a time. `as_op` calls `work` as a thread's op, and gives it back however that ends.

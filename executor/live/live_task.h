@@ -23,8 +23,6 @@ struct LiveTask {
   // On the lane's thread, with one address for each of `uses`, in that order: the tensor's bytes, all of them there.
   // It may throw; it must not call the runtime or LibTorch ops. What it refers to lives until it is done (`run_tasks`).
   std::function<void(std::span<std::byte* const> addresses)> body;
-  // The same on an accelerator's addresses, over when it returns. Needed where there is one, for tasks of lane 0.
-  std::function<void(std::span<std::byte* const> addresses)> device_body{};
 };
 
 }  // namespace tencache

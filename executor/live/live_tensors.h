@@ -13,9 +13,9 @@ namespace tencache {
 
 class LiveTensors {
  public:
-  void born(TensorId tensor, Bytes room, bool owned) {
+  void born(TensorId tensor, Bytes room) {
     if (tensor >= entries_.size()) entries_.resize(tensor + std::size_t{1});
-    entries_[tensor] = {.room = room, .alive = true, .owned = owned};
+    entries_[tensor] = {.room = room, .alive = true};
     bytes_ += room;
     peak_bytes_ = std::max(peak_bytes_, bytes_);
   }
@@ -31,11 +31,11 @@ class LiveTensors {
   // It stays in the GPU tier from now on; false if it did before.
   bool keep(TensorId tensor) { return !std::exchange(entries_[tensor].stays, true); }
   bool stays(TensorId tensor) const { return entries_[tensor].stays; }
-  // Storages that nobody has let go of. Owned ones are not among them.
+  // Those that nobody has let go of.
   std::vector<TensorId> lost() const {
     std::vector<TensorId> list;
     for (TensorId tensor = 0; tensor < entries_.size(); ++tensor) {
-      if (entries_[tensor].alive && !entries_[tensor].owned) list.push_back(tensor);
+      if (entries_[tensor].alive) list.push_back(tensor);
     }
     return list;
   }
@@ -43,13 +43,11 @@ class LiveTensors {
   // Room of all that are alive, and the most of it.
   Bytes bytes() const { return bytes_; }
   Bytes peak_bytes() const { return peak_bytes_; }
-  void reset_peak() { peak_bytes_ = bytes_; }
 
  private:
   struct Entry {
     Bytes room = 0;
     bool alive = false;
-    bool owned = false;
     bool stays = false;
   };
   std::vector<Entry> entries_;  // by TensorId

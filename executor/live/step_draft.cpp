@@ -144,9 +144,8 @@ std::vector<TensorId> StepDraft::add_tensors(Trace& trace) const {
   return ids;
 }
 
-RecordedStep StepDraft::finish(const TraceHeader& header, const NamePool& names, std::vector<TensorId>& ids) const {
+RecordedStep StepDraft::finish(const NamePool& names, std::vector<TensorId>& ids) const {
   RecordedStep step;
-  step.trace.header = header;
   step.trace.names = names;
   ids = add_tensors(step.trace);
   step.boundaries = boundaries_;

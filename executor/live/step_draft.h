@@ -51,7 +51,7 @@ class StepDraft {
   void set_duration(std::uint32_t op, Nanoseconds duration_ns);
   void stop() { recording_ = false; }
   // Of what was recorded until `stop`. `ids`: by draft, its tensor in the trace or `none`.
-  RecordedStep finish(const TraceHeader& header, const NamePool& names, std::vector<TensorId>& ids) const;
+  RecordedStep finish(const NamePool& names, std::vector<TensorId>& ids) const;
 
  private:
   struct DraftTensor {

@@ -128,7 +128,7 @@ void StepFollower::start_recording() {
 
 void StepFollower::finish_recording() {
   std::vector<TensorId> ids;
-  RecordedStep step = draft_.finish(header_, names_, ids);
+  RecordedStep step = draft_.finish(names_, ids);
   names_ = step.trace.names;  // ids given from now on differ from those of the trace's own names
   followed_.set(std::move(step));
   recorded_ = step_;

@@ -30,7 +30,6 @@ class StepFollower {
 
   NamePool& names() { return names_; }
   const NamePool& names() const { return names_; }
-  void set_header(const TraceHeader& header) { header_ = header; }
   void set_phase(Phase phase) { draft_.set_phase(phase); }
   void set_follow(bool follow) { follow_ = follow; }
   void record_next() { record_next_ = true; }
@@ -86,7 +85,6 @@ class StepFollower {
   Signal leave(const std::string& why);
 
   NamePool names_;
-  TraceHeader header_;
   bool follow_ = true, record_next_ = false;
   std::uint64_t step_ = 0;      // 0: before the first boundary
   std::uint64_t recorded_ = 0;  // the step that is followed

@@ -42,11 +42,9 @@ void TaskBodies::run(std::uint8_t lane, OpIndex /*op*/, std::span<const Use> /*u
   std::vector<std::byte*> addresses;
   for (const Use& use : body.task->uses) addresses.push_back(machine.address(use.tensor, machine.tier_of_lane(lane)));
   const Nanoseconds start_ns = machine.now();
-  const bool on_device = lane == 0 && machine.accelerator() != nullptr;
   std::exception_ptr failure;
   try {
-    TENCACHE_CHECK(!on_device || body.task->device_body != nullptr);
-    on_device ? body.task->device_body(addresses) : body.task->body(addresses);
+    body.task->body(addresses);
   } catch (...) {
     failure = std::current_exception();
   }

@@ -1,15 +1,9 @@
 #include "executor/torch/torch_cuda.h"
 
-#include <ATen/Context.h>
-#include <ATen/cuda/CUDAContextLight.h>
-#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
-#include <cstdlib>
-#include <mutex>
 #include <string>
 
 #include "core/error.h"
@@ -24,7 +18,6 @@ using torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator;
 constexpr c10::DeviceIndex device_index = 0;
 const c10::Device device(c10::DeviceType::CUDA, device_index);
 
-bool is_open = false;
 caching::CUDAAllocator* plain_allocator = nullptr;
 
 void let_go(void* address) {
@@ -61,10 +54,6 @@ class PagedAllocator final : public CUDAPluggableAllocator {
   }
 };
 
-at::CUDAGeneratorImpl& generator() {
-  return *at::check_generator<at::CUDAGeneratorImpl>(at::cuda::detail::getDefaultCUDAGenerator(device_index));
-}
-
 // LibTorch's exceptions have backtraces of many lines.
 template <typename Action>
 void translated(const char* what, const Action& action) {
@@ -76,30 +65,6 @@ void translated(const char* what, const Action& action) {
 }
 
 }  // namespace
-
-bool available() { return true; }
-
-c10::Device open() {
-  if (c10::cuda::device_count() <= device_index) {
-    throw Error(
-        "LibTorch finds no GPU: see nvidia-smi (its driver must be for the CUDA version of LibTorch or a later one), "
-        "or "
-        "let ordinary memory stand in for the GPU's (--device host)");
-  }
-  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
-  translated("starting", [] {
-    static_cast<void>(at::globalContext().defaultGenerator(device));  // starts it
-    c10::cuda::set_device(device_index);
-  });
-  at::globalContext().setDeterministicAlgorithms(true, false);
-  at::globalContext().setDeterministicFillUninitializedMemory(false);  // a kernel for each allocation, for nothing
-  at::globalContext().setDeterministicCuDNN(true);
-  at::globalContext().setBenchmarkCuDNN(false);
-  at::globalContext().setFloat32MatmulPrecision(std::string("highest"));  // no TF32
-  at::globalContext().setAllowTF32CuDNN(false);
-  is_open = true;
-  return device;
-}
 
 void install_allocator() {
   if (plain_allocator != nullptr) return;
@@ -118,21 +83,6 @@ void synchronize() {
     const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(device_index);
     if (current != ops) current.synchronize();
   });
-}
-
-std::optional<RandomState> random_state() {
-  if (!is_open) return std::nullopt;
-  at::CUDAGeneratorImpl& of = generator();
-  const std::lock_guard lock(of.mutex_);
-  return RandomState{of.current_seed(), of.philox_offset_per_thread()};
-}
-
-void set_random_state(const RandomState& state) {
-  if (!is_open) return;
-  at::CUDAGeneratorImpl& of = generator();
-  const std::lock_guard lock(of.mutex_);
-  of.set_current_seed(state.seed);
-  of.set_philox_offset_per_thread(state.offset);
 }
 
 }  // namespace tencache::torch_cuda

@@ -13,14 +13,6 @@ from tencache_recorder._library import CannotLoad, Library, source_root
 from ._core import Error
 
 _STATUS_OUT_OF_MEMORY = 1
-_SOURCES = ["executor/torch/program/program.cpp", "executor/torch/program/update.cpp", "executor/torch/paging.cpp",
-            "executor/torch/lent_tensors.cpp", "executor/torch/recorder/op_schema.cpp",
-            "executor/torch/recorder/op_lists.cpp"]
-_CUDA, _NO_CUDA = "executor/torch/torch_cuda.cpp", "executor/torch/torch_cuda_missing.cpp"
-_HEADERS = ["core/error.h", "executor/live/live_abi.h", "executor/torch/program/update.h",
-            "executor/torch/lent_tensors.h", "executor/torch/paging.h",
-            "executor/torch/paged_storage.h", "executor/torch/recorder/op_schema.h",
-            "executor/torch/recorder/op_lists.h", "executor/torch/torch_cuda.h"]
 
 # From 2.5 on torch.OutOfMemoryError.
 OutOfMemoryError = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
@@ -43,7 +35,7 @@ class Paging:
     @staticmethod
     def _library_for(device: str, say: Callable[[str], None]) -> ctypes.CDLL:
         cuda = device == "cuda"
-        sources = Library("paging-cuda" if cuda else "paging", _SOURCES + [_CUDA if cuda else _NO_CUDA], _HEADERS,
+        sources = Library("paging-cuda" if cuda else "paging", ["paging", "program", "cuda" if cuda else "no_cuda"],
                           root=source_root(__file__), cuda=cuda)
         try:
             return sources.load(say, "the part of tencache that pages tensors", "half a minute")

@@ -12,11 +12,16 @@ SKIPPED = 77
 SOURCE = os.environ["TENCACHE_SOURCE_DIR"]
 
 USE = """
-import json, pathlib, tencache
+import json, pathlib, tencache, importlib.util
 assert pathlib.Path(tencache.__file__).is_relative_to({root!r}), tencache.__file__
 sample = tencache.samples()["gpt-small"]
 assert pathlib.Path(sample).is_relative_to({root!r}), sample
 rows = tencache.compare(tencache.load(sample), "g10-a100", ["lru", "g10"], no_rescale=True)
+for package, others in (("tencache", {{"observer"}}), ("tencache_recorder", {{"paging", "program", "cuda", "no_cuda"}})):
+    cpp = pathlib.Path(importlib.util.find_spec(package).origin).parent / "cpp"  # what PyTorch compiles
+    lines = (cpp / "executor/torch/build.txt").read_text().splitlines()
+    files = [line.split()[1] for line in lines if line[:1].isalpha() and line.split()[0] not in others]
+    assert files and all((cpp / file).is_file() for file in files), cpp
 assert len(tencache.generate("gpt2", batch=1, seq=128, gpu="a100-40g").ops) > 0  # kernels, GPUs and stacks are there
 print(json.dumps([rows[1]["iteration_seconds"], sample, len(tencache.machines())]))
 """

@@ -154,118 +154,19 @@ TEST_F(CommandLine, CalibrateWritesAMachineThatReads) {
   EXPECT_EQ(run({"replay", "small.trace.jsonl", "-m", "m.yaml", "-p", "zero-offload"}).code, 0);
 }
 
-// A stand-in for tencache-torch beside a copy of tencache: which jobs it gets, when the prediction is on disk, and what
-// becomes of its messages.
-TEST_F(CommandLine, TrainingIsHandedOverAfterThePrediction) {
+// The dashboard is a package of its own.
+TEST_F(CommandLine, WithoutTheDashboardItIsSaidWhatToInstall) {
   const fs::path bin = folder_ / "bin";
   fs::create_directories(bin);
-  const std::string copy = (bin / "tencache").string();
-  fs::copy_file(program, copy);
-  ::setenv("TENCACHE_CONFIGS", TENCACHE_SOURCE_DIR "/configs", 1);
-  const Answer missing = run({"record", "c.yaml", "-o", "t.jsonl"}, copy);
-  EXPECT_EQ(missing.code, 2);
-  EXPECT_THAT(missing.err,
-              AllOf(HasSubstr("package tencache-torch"), HasSubstr("build from source"), HasSubstr("LibTorch")));
-  const Answer no_dashboard = run({"gui"}, copy);
-  EXPECT_EQ(no_dashboard.code, 2);
-  EXPECT_THAT(no_dashboard.err, AllOf(HasSubstr("package tencache-gui"), HasSubstr("build from source")));
+  fs::copy_file(program, bin / "tencache");
+  const Answer answer = run({"gui"}, (bin / "tencache").string());
+  EXPECT_EQ(answer.code, 2);
+  EXPECT_THAT(answer.err, AllOf(HasSubstr("package tencache-gui"), HasSubstr("build from source")));
+}
 
-  if (run({"calibrate", "--help"}).out.find("Not part of this build") != std::string::npos) {
-    GTEST_SKIP() << "built without the executor";
-  }
-
-  std::ofstream(bin / "tencache-torch") << "#!/bin/sh\n"
-                                           "job=$(cat)\n"
-                                           "printf '%s\\n' \"$job\" >>jobs\n"
-                                           "echo noise >&2\n"
-                                           "case $job in *'\"task\":\"record\"'*) cat recorded; exit 0;; esac\n"
-                                           "if [ -f p.json ]; then sha256sum p.json >hash_at_start; fi\n"
-                                           "if [ -f failure ]; then cat failure; exit 1; fi\n"
-                                           "exit 7\n";
-  fs::permissions(bin / "tencache-torch", fs::perms::owner_all);
-  const Json recorded = {{"trace", content(path("small.trace.jsonl"))},
-                         {"peak_live_bytes", 1},
-                         {"largest_op_bytes", 1},
-                         {"largest_op", "the largest"}};
-  std::ofstream(path("recorded")) << Json({"recorded", {{"result", recorded}}}).dump() << "\n";
-  std::ofstream(path("c.yaml")) << "name: three layers\nseed: 5\nmodel: {}\noptimizer: {}\ndata: {text: c.yaml}\n";
-  const auto jobs = [&] {
-    std::vector<Json> result;
-    std::istringstream lines(content(path("jobs")));
-    for (std::string line; std::getline(lines, line);) result.push_back(Json::parse(line)["job"]);
-    fs::remove(path("jobs"));
-    return result;
-  };
-
-  // A percentage is of a step that is recorded first.
-  const Answer plain = run({"run",         "train",       "c.yaml",  "-m",         "small-host",   "-p",    "on-demand",
-                            "--set",       "victim=fifo", "--steps", "3",          "--gpu-memory", "50%",   "--limit",
-                            "h2d=200MB/s", "--directory", ".",       "--timeline", "t.json",       "--json"},
-                           copy);
-  EXPECT_EQ(plain.code, 7) << plain.err;
-  EXPECT_EQ(plain.out, "");
-  EXPECT_THAT(plain.err, HasSubstr("the largest op, the largest, needs"));
-  std::vector<Json> given = jobs();
-  ASSERT_EQ(given.size(), 2u);
-  EXPECT_EQ(given[0]["steps"], 1);
-  EXPECT_EQ(given[1]["task"], "train");
-  EXPECT_EQ(given[1]["config"], "c.yaml");
-  EXPECT_EQ(given[1]["policy"], "on-demand");
-  EXPECT_EQ(given[1]["settings"], Json({{"victim", "fifo"}}));
-  EXPECT_EQ(given[1]["steps"], 3);
-  EXPECT_EQ(given[1]["timeline"], true);
-  const MachineSpec machine = parse_machine(given[1]["machine"].get<std::string>(), "job");
-  EXPECT_EQ(machine.links[0].bandwidth, 200'000'000u);
-  EXPECT_EQ(machine.tiers.back().directories, std::vector<std::string>{"."});
-
-  const std::vector<std::string> predict = {"run",        "train",        "c.yaml",    "-m",
-                                            "small-host", "-p",           "on-demand", "--gpu-memory",
-                                            "80%",        "--prediction", "p.json",    "--json"};
-  const Answer predicted = run(predict, copy);
-  EXPECT_EQ(predicted.code, 7) << predicted.err;
-  EXPECT_EQ(predicted.out, "");
-  given = jobs();
-  ASSERT_EQ(given.size(), 2u);
-  EXPECT_EQ(given[0]["steps"], 8);
-  EXPECT_NE(given[1]["recording"], "");
-  const std::string hash = sha256_of_file(path("p.json"));
-  EXPECT_THAT(predicted.err, HasSubstr(hash));
-  EXPECT_THAT(content(path("hash_at_start")), StartsWith(hash));
-  EXPECT_EQ(Json::parse(content(path("p.json")))["policy"], "on-demand");
-  EXPECT_EQ(Json::parse(content(path("p.json")))["trace"], "c.yaml");
-  EXPECT_EQ(Json::parse(content(path("p.json")))["manifest"]["seed"], 5);
-
-  // What it reports as its failure is ours.
-  const auto fail = [&](const char* line) {
-    std::ofstream(path("failure")) << line << "\n";
-    return run({"run", "train", "c.yaml", "-m", "small-host", "-p", "on-demand"}, copy);
-  };
-  const Answer misfit = fail(R"(["failure",{"message":"does not fit","exit_code":1,"out_of_memory":true,)"
-                             R"("op":"mul","bytes_missing":7}])");
-  EXPECT_EQ(misfit.code, 1);
-  EXPECT_THAT(misfit.err, HasSubstr("tencache: does not fit\n"));
-  EXPECT_THAT(fail("hello").err, HasSubstr("what is no message: hello"));
-  EXPECT_THAT(fail("[\"hello\", 1]").err, HasSubstr("unknown kind: \"hello\""));
-  EXPECT_THAT(fail("[\"timeline\", [1, 0, \"\"]]").err, HasSubstr("in the middle of a message"));
-  fs::remove(path("jobs"));
-
-  const std::vector<std::string> wrong = {"run", "train", "c.yaml", "-m", "small-host", "-p", "on-demand", "--predict"};
-  const auto refused = [&](const std::string& option, const std::string& value) {
-    std::vector<std::string> words = wrong;
-    words.insert(words.end(), {option, value});
-    const Answer answer = run(words, copy);
-    EXPECT_EQ(answer.code, 2);
-    EXPECT_FALSE(fs::exists(path("jobs"))) << "something ran";
-    return answer.err;
-  };
-  EXPECT_THAT(refused("--trace", "small.trace.jsonl"), AllOf(HasSubstr("two layers"), HasSubstr("three layers")));
-  EXPECT_THAT(refused("--timeline", "no/such/t.json"), HasSubstr("--timeline: no/such/t.json"));
-  EXPECT_THAT(refused("--prediction", "no/such/p.json"), HasSubstr("--prediction: no/such/p.json"));
-
-  const Answer bad = run({"run", "train", "c.yaml", "-m", "small-host", "-p", "nobody", "--predict"}, copy);
-  EXPECT_EQ(bad.code, 2);
-  EXPECT_THAT(bad.err, HasSubstr("zero-offload"));
-  ::unsetenv("TENCACHE_CONFIGS");
+TEST_F(CommandLine, RunKnowsItsCommands) {
+  expect_bad_usage({"run", "train", "c.yaml"}, AllOf(HasSubstr("unknown command 'train'"), HasSubstr("python")));
+  expect_bad_usage({"record", "c.yaml"}, HasSubstr("unknown command 'record'"));
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST_F(CommandLine, EveryCommandHasHelp) {
     ASSERT_NE(examples, std::string::npos);
     EXPECT_THAT(answer.out.substr(examples), HasSubstr("\n  tencache " + words[0]));
   }
-  EXPECT_THAT(commands, ::testing::IsSupersetOf({std::vector<std::string>{"import", "csv"}, {"run", "train"}}));
+  EXPECT_THAT(commands, ::testing::IsSupersetOf({std::vector<std::string>{"import", "csv"}, {"run", "python"}}));
   EXPECT_THAT(run({"--version"}).out, ::testing::MatchesRegex("tencache [0-9]+\\.[0-9]+\\.[0-9]+\n"));
 }
 
@@ -107,8 +107,8 @@ TEST_F(CommandLine, BadUsageListsWhatIsValid) {
   expect_bad_usage({}, HasSubstr("import, info, replay, compare"));
   expect_bad_usage({"replai"},
                    AllOf(HasSubstr("unknown command 'replai'"), HasSubstr("import, info, replay, compare")));
-  expect_bad_usage({"run"}, HasSubstr("valid are replay, train"));
-  expect_bad_usage({"run", "fast"}, HasSubstr("valid after 'tencache run' are replay, train"));
+  expect_bad_usage({"run"}, HasSubstr("valid are replay, python"));
+  expect_bad_usage({"run", "fast"}, HasSubstr("valid after 'tencache run' are replay, python"));
   expect_bad_usage({"import", "xml"}, HasSubstr("valid after 'tencache import' are csv"));
   expect_bad_usage({"replay", "-m", "small-host", "-p", "ideal"}, HasSubstr("TRACE is required"));
   expect_bad_usage({"replay", trace, "-p", "ideal"}, HasSubstr("--machine is required"));
@@ -543,9 +543,6 @@ TEST_F(CommandLine, ValuesThatMeanNothingAreRefused) {
       expect_bad_usage({"import", "csv", "x", "-o", "y.trace.jsonl", option, value}, HasSubstr(option));
     }
   }
-  for (const char* steps : {"0", "-1"}) {
-    expect_bad_usage({"run", "train", "c.yaml", "--plain", "--steps", steps}, HasSubstr("--steps"));
-  }
   expect_bad_usage({"replay", "small.trace.jsonl", "-m", "small-host", "-p", "ideal", "--gpu-memory", "24"},
                    HasSubstr("--gpu-memory: '24' has no unit; write 24GiB"));
   // Gigabytes at a byte a second.
@@ -556,7 +553,6 @@ TEST_F(CommandLine, ValuesThatMeanNothingAreRefused) {
     expect_bad_usage({"replay", "small.trace.jsonl", "-m", "small-host", "-p", "ideal", option, ""},
                      HasSubstr(std::string(option) + ": must not be empty"));
   }
-  expect_bad_usage({"run", "train", "c.yaml", "--plain", "-m", "small-host"}, HasSubstr("--plain"));
   const std::string recording = content(path("small.trace.jsonl"));
   expect_bad_usage(
       {"replay", "small.trace.jsonl", "-m", "small-host", "-p", "ideal", "--timeline", "./small.trace.jsonl"},

@@ -51,7 +51,7 @@ class Completion : public CommandLine {
 TEST_F(Completion, OffersCommandsAndOptionsAsTheyAreDefined) {
   EXPECT_THAT(offered({"comp"}), ElementsAre("compare", "completion"));
   EXPECT_THAT(offered({""}), AllOf(IsSupersetOf({"generate", "report", "info"}), Not(Contains(StartsWith("_")))));
-  EXPECT_THAT(offered({"run", ""}), ElementsAre("replay", "train", "python"));
+  EXPECT_THAT(offered({"run", ""}), ElementsAre("replay", "python"));
   EXPECT_THAT(offered({"replay", "--po"}), UnorderedElementsAre("--policy", "--policy-library"));
   EXPECT_THAT(offered({"replay", "--"}),
               AllOf(Contains("--timeline"), Not(Contains("--trace-at")), Each(StartsWith("--"))));
@@ -77,7 +77,7 @@ TEST_F(Completion, OffersValuesWhereAnOptionTakesThem) {
 
 TEST_F(Completion, RunsInBash) {
   EXPECT_THAT(in_bash("tencache comp"), ElementsAre("compare", "completion"));
-  EXPECT_THAT(in_bash("tencache run "), ElementsAre("replay", "train", "python"));
+  EXPECT_THAT(in_bash("tencache run "), ElementsAre("replay", "python"));
   EXPECT_THAT(in_bash("tencache replay sm"), ElementsAre("small.trace.jsonl"));
   EXPECT_THAT(in_bash("tencache replay small.trace.jsonl -m g10-a100-"), ElementsAre("g10-a100-small"));
   // Bash replaces only what follows the last = of a word.

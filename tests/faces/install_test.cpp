@@ -39,15 +39,6 @@ TEST_F(Installed, FindsItsFilesWhereItWasMovedTo) {
   EXPECT_TRUE(fs::is_directory(machines.parent_path() / "prices"));
 }
 
-TEST_F(Installed, TrainsWhereItWasMovedTo) {
-  if (!fs::exists(path("moved/libexec/tencache/tencache-torch"))) GTEST_SKIP() << "this build has no LibTorch";
-  const fs::path configs = path("moved/share/tencache/configs");
-  fs::copy_file(configs / "machines/demo-small-gpu.yaml", configs / "machines/only-here.yaml");
-  const std::string training = configs / "training/gpt-tiny.yaml";
-  const Answer trained = installed({"run", "train", training, "-m", "only-here", "-p", "10cache", "--steps", "2"});
-  EXPECT_EQ(trained.code, 0) << trained.err;
-}
-
 TEST_F(Installed, BringsCompletionAndDocuments) {
   for (const char* file : {"share/bash-completion/completions/tencache", "share/doc/tencache/copyright",
                            "share/doc/tencache/policies.md", "share/doc/tencache/CHANGELOG.md",

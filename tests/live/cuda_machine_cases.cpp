@@ -5,14 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <filesystem>
-#include <random>
 #include <thread>
 
 #include "core/error.h"
-#include "executor/adamw_kernels.h"
 #include "executor/clock.h"
 #include "executor/host_machine.h"
 #include "executor/replay_bodies.h"
@@ -281,65 +278,6 @@ TEST_F(CudaMachineTest, KernelsKnowTheHostsPatterns) {
       kernels->run(accesses, 0, options);
       EXPECT_EQ(accesses[0].wrong_at, 0u) << bytes;
       machine.tensor_destroyed(tensor);
-    }
-  }
-}
-
-// Three steps with clipping, in float and with bfloat16 weights: GPU and CPU compute the same bits.
-TEST_F(CudaMachineTest, TheOptimizerHasTheHostsBits) {
-  HostMachine machine(spec_, bodies_, options_);
-  const std::unique_ptr<AdamWKernels> device = options_.accelerator->adamw_kernels();
-  HostAdamWKernels host;
-  enum : TensorId { weight, rounded, gradient, first_moment, second_moment, partials, coefficient, arrays };
-  std::mt19937 random(1);
-  for (const std::size_t elements : std::vector<std::size_t>{1, 7, 4096, 4097, 100'003}) {
-    for (const bool low : {false, true}) {
-      const std::array<Bytes, arrays> sizes{elements * 4,
-                                            elements * 2,
-                                            elements * (low ? 2 : 4),
-                                            elements * 4,
-                                            elements * 4,
-                                            norm_blocks(elements) * 8,
-                                            4};
-      for (TensorId tensor = 0; tensor < arrays; tensor++) {
-        machine.tensor_created(tensor, sizes[tensor]);
-        for (const TierId tier : {gpu, cpu}) machine.map(tensor, tensor, 0, sizes[tensor], {tier, 0}, MappedFor::op);
-        std::memset(machine.address(tensor, cpu), 0, sizes[tensor]);
-      }
-      const auto value = [&] { return static_cast<float>(random() % 2001) / 1000.0f - 1.0f; };
-      for (std::size_t i = 0; i < elements; i++) {
-        reinterpret_cast<float*>(machine.address(weight, cpu))[i] = value();
-        if (low) {
-          reinterpret_cast<Bfloat16*>(machine.address(gradient, cpu))[i] = to_bfloat16(value());
-        } else {
-          reinterpret_cast<float*>(machine.address(gradient, cpu))[i] = value();
-        }
-      }
-      for (TensorId tensor = 0; tensor < arrays; tensor++) move(machine, copy(h2d, tensor, 0, sizes[tensor], cpu, gpu));
-      const auto train = [&](AdamWKernels& kernels, TierId tier) {
-        const auto at = [&](TensorId tensor) { return machine.address(tensor, tier); };
-        const auto floats = [&](TensorId tensor) { return reinterpret_cast<float*>(at(tensor)); };
-        auto* sums = reinterpret_cast<double*>(at(partials));
-        const std::array<std::span<const double>, 1> all{std::span<const double>(sums, norm_blocks(elements))};
-        for (std::uint64_t step = 1; step <= 3; step++) {
-          kernels.norm(at(gradient), low, elements, sums);
-          kernels.clip(all, 0.5, floats(coefficient));
-          const AdamWArrays of{floats(weight),        low ? reinterpret_cast<Bfloat16*>(at(rounded)) : nullptr,
-                               at(gradient),          floats(first_moment),
-                               floats(second_moment), elements};
-          kernels.step(of, floats(coefficient), step, {.learning_rate = 0.01});
-        }
-        kernels.finish();
-      };
-      train(*device, gpu);
-      train(host, cpu);
-      for (TensorId tensor = 0; tensor < arrays; tensor++) {
-        const std::byte* expected = machine.address(tensor, cpu);
-        EXPECT_EQ(machine.content(tensor, 0, sizes[tensor], gpu),
-                  std::vector<std::byte>(expected, expected + sizes[tensor]))
-            << "array " << tensor << " of " << elements << (low ? " bfloat16" : " float");
-        machine.tensor_destroyed(tensor);
-      }
     }
   }
 }

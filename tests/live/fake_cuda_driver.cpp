@@ -332,9 +332,8 @@ struct FakeCudaCalls {
   }
   static CUresult CUDAAPI find_function(CUfunction* function, CUmodule module, const char* name) {
     FAKE_ENTER("cuModuleGetFunction", true);
-    static const auto* const names = new std::vector<std::string>{
-        "tencache_replay_begin", "tencache_replay_write", "tencache_replay_check", "tencache_replay_compute",
-        "tencache_adamw_norm",   "tencache_adamw_add",    "tencache_adamw_clip",   "tencache_adamw_step"};
+    static const auto* const names = new std::vector<std::string>{"tencache_replay_begin", "tencache_replay_write",
+                                                                  "tencache_replay_check", "tencache_replay_compute"};
     const std::string entry = std::string(".entry ") + name + "(";
     if (fake().modules_[module].find(entry) == std::string::npos) return CUDA_ERROR_NOT_FOUND;
     const auto known = std::find(names->begin(), names->end(), name);

@@ -15,14 +15,12 @@
 
 #include "executor/cuda/cuda_device.h"
 #include "executor/torch/interception.h"
-#include "executor/torch/record.h"
-#include "executor/torch/train.h"
 #include "gmock/gmock.h"
 #include "policies/registry.h"
 #include "tests/live/fake_cuda_driver.h"
-#include "tests/live/live_training_support.h"
+#include "tests/live/live_example_support.h"
 
-namespace tencache::training_test {
+namespace tencache::live_gpt {
 namespace {
 
 using at::Tensor;
@@ -30,17 +28,11 @@ using testing::HasSubstr;
 
 constexpr std::uint64_t steps = 5;
 
-TrainingDevice on_fake(const FakeCudaDriver& driver, std::uint64_t* fences = nullptr) {
-  TrainingDevice device;
-  device.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
-  if (fences != nullptr) device.fence = [fences] { ++*fences; };
-  return device;
-}
-
-LiveOptions unpaced() {
-  LiveOptions live;
-  live.machine.pace = false;
-  return live;
+Compute on_fake(const FakeCudaDriver& driver, std::uint64_t* fences = nullptr) {
+  Compute compute;
+  compute.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
+  if (fences != nullptr) compute.fence = [fences] { ++*fences; };
+  return compute;
 }
 
 void expect_nothing_left(const FakeCudaDriver& driver) {
@@ -52,41 +44,33 @@ void expect_nothing_left(const FakeCudaDriver& driver) {
 class LiveCuda : public testing::Test {
  protected:
   static void SetUpTestSuite() { at::set_num_threads(1); }
-  const TrainingConfig config_ = tiny();
-  const TextData data_ = text_for(config_);
 };
 
 TEST_F(LiveCuda, TrainsToTheSameBitsUnderSeveralPolicies) {
-  const TrainingResult plain = train_plain(config_, data_, {.steps = steps, .keep_weights = true, .on_step = {}});
+  const Result plain = train(tiny(steps), nullptr);
   FakeCudaDriver driver({.memory = 1 * GiB, .granularity = 4096});
   std::uint64_t fences = 0;
-  const PagedTraining demand = measure_demand(config_, data_, on_fake(driver, &fences));
+  const Demand demand = measure_demand(tiny(2), on_fake(driver, &fences));
   EXPECT_GT(fences, 100u) << "each op is waited for";
-  EXPECT_GT(driver.counts().kernels, 10u) << "the optimizer's";
-  const Bytes gpu = std::max(demand.peak_live_bytes / 2, demand.largest_op_bytes * 5 / 4) / 4096 * 4096;
+  const Bytes gpu = std::max(demand.peak_bytes / 2, demand.largest_op_bytes * 5 / 4) / 4096 * 4096;
   const Folder folder;
   for (const char* policy : {"on-demand", "zero-infinity", "10cache", "teraio", "foresight"}) {
     SCOPED_TRACE(policy);
-    MachineSpec machine = with_cpu_memory_behind(gpu);
-    if (std::string(policy) == "teraio") {
+    MachineSpec machine = live_test::machine_of(gpu);
+    if (std::string(policy) == "teraio") {  // files that the device reads by itself
+      machine = live_test::machine_of(gpu, folder.path());
       machine.tiers[1].capacity = 2 * MiB;
-      machine.tiers.push_back(tier("nvme", TierKind::nvme, 64 * MiB));
-      machine.tiers[2].directories = {folder.path()};
-      machine.links.push_back(link("nvme_read", 2, 1));
-      machine.links.push_back(link("nvme_write", 1, 2));
-      machine.links.push_back(link("direct_read", 2, 0));
-      machine.links.push_back(link("direct_write", 0, 2));
+      machine.links.push_back({.name = "nvme_read", .from = 2, .to = 1, .bandwidth = 10'000'000'000, .uses = {}});
+      machine.links.push_back({.name = "nvme_write", .from = 1, .to = 2, .bandwidth = 10'000'000'000, .uses = {}});
     }
     const std::uint64_t uploads = driver.counts().uploads;
     // What gives up by default where it could evict is told to evict.
     const bool gives_up = std::string(policy) == "zero-infinity";
     const MadePolicy made = make_policy(policy, gives_up ? std::map<std::string, std::string>{{"overflow", "evict"}}
                                                          : std::map<std::string, std::string>{});
-    const PagedTraining paged =
-        train_paged(config_, data_, machine, *made.policy, unpaced(),
-                    {.steps = steps, .keep_weights = true, .on_step = {}}, on_fake(driver, &fences));
-    EXPECT_EQ(paged.training.losses, plain.losses);
-    EXPECT_TRUE(same_bits(paged.training.weights, plain.weights));
+    const Paged paged = train_paged(tiny(steps), machine, *made.policy, {}, on_fake(driver, &fences));
+    EXPECT_EQ(paged.result.losses, plain.losses);
+    EXPECT_TRUE(same_bits(paged.result.weights, plain.weights));
     EXPECT_EQ(paged.deviations, 0u) << paged.first_deviation;
     EXPECT_LE(paged.run.peak_bytes[0], gpu);
     EXPECT_GT(driver.counts().uploads, uploads);
@@ -96,68 +80,63 @@ TEST_F(LiveCuda, TrainsToTheSameBitsUnderSeveralPolicies) {
 
 // With a GPU's pages every small tensor takes one.
 TEST_F(LiveCuda, PagesOfTwoMebibytesDoNotChangeABit) {
-  TrainingConfig low = config_;
-  low.precision = TrainingPrecision::bf16;
-  low.recompute = Recompute::block;
-  const TrainingResult plain = train_plain(low, data_, {.steps = 3, .keep_weights = true, .on_step = {}});
+  const Result plain = train(tiny(3), nullptr);
   FakeCudaDriver driver({.memory = 4 * GiB});
-  const PagedTraining demand = measure_demand(low, data_, on_fake(driver));
-  EXPECT_EQ(demand.peak_live_bytes % (2 * MiB), 0u);
+  const Demand demand = measure_demand(tiny(2), on_fake(driver));
+  EXPECT_EQ(demand.peak_bytes % (2 * MiB), 0u);
   const MadePolicy made = make_policy("foresight");
-  const PagedTraining paged =
-      train_paged(low, data_, with_cpu_memory_behind(demand.peak_live_bytes / 2), *made.policy, unpaced(),
-                  {.steps = 3, .keep_weights = true, .on_step = {}}, on_fake(driver));
-  EXPECT_EQ(paged.training.losses, plain.losses);
-  EXPECT_TRUE(same_bits(paged.training.weights, plain.weights));
-  EXPECT_GT(paged.run.window.evictions, 0u);
+  const Paged paged =
+      train_paged(tiny(3), live_test::machine_of(demand.peak_bytes / 2), *made.policy, {}, on_fake(driver));
+  EXPECT_EQ(paged.result.losses, plain.losses);
+  EXPECT_TRUE(same_bits(paged.result.weights, plain.weights));
+  EXPECT_GT(paged.evictions, 0u);
   expect_nothing_left(driver);
 }
 
 TEST_F(LiveCuda, RecordsTheSameOps) {
   FakeCudaDriver driver({.memory = 1 * GiB, .granularity = 4096});
-  RecordingOptions options;
-  options.steps = 2;
-  const Recording host = record_training(config_, data_, options);
-  const Recording device = record_training(config_, data_, options, on_fake(driver));
-  ASSERT_EQ(device.trace.ops.size(), host.trace.ops.size());
-  EXPECT_EQ(device.trace.tensors.size(), host.trace.tensors.size());
+  const MachineSpec machine = live_test::machine_of(256 * MiB);
+  const MadePolicy one = make_policy("on-demand"), other = make_policy("on-demand");
+  const Paged host = train_paged(tiny(3), machine, *one.policy, {});
+  const Paged device = train_paged(tiny(3), machine, *other.policy, {}, on_fake(driver));
+  ASSERT_GT(host.program.trace.ops.size(), 50u);
+  EXPECT_EQ(device.program.trace.ops.size(), host.program.trace.ops.size());
+  EXPECT_EQ(device.program.trace.tensors.size(), host.program.trace.tensors.size());
   EXPECT_EQ(device.peak_live_bytes, host.peak_live_bytes);
-  EXPECT_THAT(device.trace.header.hardware, HasSubstr("FakeCudaDriver"));
   expect_nothing_left(driver);
 }
 
 // After a fault of the GPU nothing works any more: one clear error, and the last checkpoint resumes elsewhere.
 TEST_F(LiveCuda, AFaultLeavesACheckpointToGoOnFrom) {
   const Folder folder;
-  const TrainingResult plain = train_plain(config_, data_, {.steps = steps, .keep_weights = true, .on_step = {}});
-  for (const char* function : {"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemUnmap", "cuLaunchKernel"}) {
+  const Result plain = train(tiny(steps), nullptr);
+  for (const char* function : {"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemUnmap"}) {
     SCOPED_TRACE(function);
     FakeCudaDriver driver({.memory = 1 * GiB, .granularity = 4096});
-    const Bytes gpu = measure_demand(config_, data_, on_fake(driver)).peak_live_bytes / 2 / 4096 * 4096;
+    const Bytes gpu = measure_demand(tiny(2), on_fake(driver)).peak_bytes / 2 / 4096 * 4096;
     const MadePolicy made = make_policy("on-demand");
-    TrainingOptions options;
-    options.steps = steps;
+    Options options = tiny(steps);
     options.checkpoint = folder.path() + "/checkpoint";
     options.checkpoint_every = 1;
     options.on_checkpoint = [&](std::uint64_t done) {
       if (done == 2) driver.fail(function, CUDA_ERROR_LAUNCH_FAILED, 3);
     };
     try {
-      train_paged(config_, data_, with_cpu_memory_behind(gpu), *made.policy, unpaced(), options, on_fake(driver));
+      train_paged(options, live_test::machine_of(gpu), *made.policy, {}, on_fake(driver));
       ADD_FAILURE() << "nothing failed";
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("CUDA_ERROR_LAUNCH_FAILED"));
     }
     EXPECT_EQ(driver.misuse(), "");
-    const TrainingResult resumed = train_plain(
-        config_, data_, {.steps = steps, .keep_weights = true, .on_step = {}, .resume = options.checkpoint});
+    Options rest = tiny(steps);
+    rest.resume = options.checkpoint;
+    const Result resumed = train(rest, nullptr);
     EXPECT_EQ(resumed.resumed_steps, 2u);
     EXPECT_TRUE(same_bits(resumed.weights, plain.weights));
   }
 }
 
-// ---- Ops that go on after they have returned, as a GPU's do
-// ----------------------------------------------------------
+// ---- Ops that go on after they have returned, as a GPU's do ---------------------------------------------------------
 
 class LateStream {
  public:
@@ -252,11 +231,12 @@ TEST_F(LiveCuda, MemoryIsLeftAloneUntilTheDeviceIsDone) {
   LateStream stream;
   late_stream = &stream;
   const MadePolicy made = make_policy("on-demand");
-  LiveOptions live = unpaced();
+  LiveOptions live;
+  live.machine.pace = false;
   live.machine.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
   live.fence = [&stream] { stream.finish(); };
   {
-    LiveRuntime runtime(with_cpu_memory_behind(6 * 16 * KiB), *made.policy, live);
+    LiveRuntime runtime(live_test::machine_of(6 * 16 * KiB), *made.policy, live);
     const ThreadGuard guard(runtime);
     std::vector<Tensor> all;
     for (int i = 0; i < 12; ++i) all.push_back(at::full({64, 64}, static_cast<float>(i)));
@@ -283,10 +263,11 @@ TEST_F(LiveCuda, MemoryIsLeftAloneUntilTheDeviceIsDone) {
 TEST_F(LiveCuda, WorkspacesThatLibrariesKeepStay) {
   FakeCudaDriver driver({.memory = 64 * MiB, .granularity = 4096});
   const MadePolicy made = make_policy("on-demand");
-  LiveOptions live = unpaced();
+  LiveOptions live;
+  live.machine.pace = false;
   live.machine.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
   {
-    LiveRuntime runtime(with_cpu_memory_behind(6 * 8 * KiB), *made.policy, live);
+    LiveRuntime runtime(live_test::machine_of(6 * 8 * KiB), *made.policy, live);
     const ThreadGuard guard(runtime);
     const Tensor like = at::zeros({40, 50});
     std::vector<Tensor> others;
@@ -304,13 +285,13 @@ TEST_F(LiveCuda, WorkspacesThatLibrariesKeepStay) {
 }
 
 }  // namespace
-}  // namespace tencache::training_test
+}  // namespace tencache::live_gpt
 
 TORCH_LIBRARY(tencache_test, library) {
   library.def("late_mix(Tensor a, Tensor b) -> Tensor");
   library.def("count_calls(Tensor like) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(tencache_test, CPU, library) {
-  library.impl("late_mix", &tencache::training_test::late_mix);
-  library.impl("count_calls", &tencache::training_test::count_calls);
+  library.impl("late_mix", &tencache::live_gpt::late_mix);
+  library.impl("count_calls", &tencache::live_gpt::count_calls);
 }

@@ -363,13 +363,14 @@ TEST_F(Live, TensorsThatOutliveTheRuntimeAreReported) {
   expect_same(run_plain(recurrent_net), run(recurrent_net, machine_of(64 * MiB)), "the next runtime");
 }
 
-// Tasks of our own: on the lane that the policy chose, with tensors of LibTorch and without.
-TEST_F(Live, OwnedTasks) {
+// Tasks of our own, on the lane that they ask for.
+TEST_F(Live, TasksOfOurOwn) {
   const auto policy = make_policy("on-demand").policy;
   LiveRuntime runtime(machine_of(10 * 4096), *policy);
   const ThreadGuard guard(runtime);
   const Tensor parameter = torch::zeros({64, 64});
-  const TensorId state = runtime.create_owned(4 * 4096, Role::optimizer_state, "momentum");
+  const Tensor momentum = torch::empty({64, 64});
+  const TensorId state = live_id(momentum);
   const auto fill = [](std::span<std::byte* const> addresses) {
     auto* const values = reinterpret_cast<float*>(addresses[0]);
     for (int i = 0; i < 4096; ++i) values[i] = 1;
@@ -378,8 +379,8 @@ TEST_F(Live, OwnedTasks) {
       {{.name = "fill", .uses = {{state, false, true}}, .device = Device::cpu, .placeable = false, .body = fill}});
   const auto add = [](std::span<std::byte* const> addresses) {
     auto* const values = reinterpret_cast<float*>(addresses[0]);
-    const auto* const momentum = reinterpret_cast<const float*>(addresses[1]);
-    for (int i = 0; i < 4096; ++i) values[i] += momentum[i];
+    const auto* const added = reinterpret_cast<const float*>(addresses[1]);
+    for (int i = 0; i < 4096; ++i) values[i] += added[i];
   };
   for (int step = 0; step < 6; ++step) {
     runtime.iteration_boundary();
@@ -400,8 +401,12 @@ TEST_F(Live, OwnedTasks) {
   EXPECT_EQ(runtime.recorded().ops.size(), 4u);
   const auto fail = [](std::span<std::byte* const>) { throw Error("no luck"); };
   EXPECT_THROW(runtime.run_tasks({{.name = "fail", .uses = {{state, true, false}}, .body = fail}}), Error);
-  const TensorId huge = runtime.create_owned(1 * MiB, Role::optimizer_state, "huge");
-  EXPECT_THROW(runtime.run_tasks({{.name = "huge", .uses = {{huge, false, true}}, .placeable = false, .body = fill}}),
+  const Tensor third = torch::empty({64, 64});  // three of four pages each do not fit into ten
+  EXPECT_THROW(runtime.run_tasks(
+                   {{.name = "three",
+                     .uses = {{live_id(parameter), true, false}, {state, true, false}, {live_id(third), false, true}},
+                     .placeable = false,
+                     .body = fill}}),
                OutOfMemory);
   EXPECT_EQ(parameter.sum().item<float>(), 378.0f * 4096);
 }

@@ -61,12 +61,13 @@ float* floats(std::byte* address) { return reinterpret_cast<float*>(address); }
 // `failing_step` throws.
 float first_wrong_value(LiveRuntime& runtime, int weights, int steps, int failing_step = -1) {
   std::vector<LiveRuntime::Storage> weight;
-  std::vector<TensorId> momentum;
+  std::vector<TensorId> momentum;  // undefined until a task writes it
   for (int i = 0; i < weights; ++i) {
     weight.push_back(runtime.allocate(tensor_bytes, false));
     std::fill_n(floats(weight.back().address), values, 0.0f);
     runtime.mark(weight.back().tensor, Role::parameter, "weight." + std::to_string(i));
-    momentum.push_back(runtime.create_owned(tensor_bytes, Role::optimizer_state, "momentum." + std::to_string(i)));
+    momentum.push_back(runtime.allocate(tensor_bytes, false).tensor);
+    runtime.mark(momentum.back(), Role::optimizer_state, "momentum." + std::to_string(i));
   }
   float wrong = -1;
   for (int step = 0; step < steps; ++step) {
@@ -109,6 +110,7 @@ float first_wrong_value(LiveRuntime& runtime, int weights, int steps, int failin
   }
   runtime.finish_tasks();
   for (const LiveRuntime::Storage& w : weight) runtime.release(w.tensor);
+  for (const TensorId tensor : momentum) runtime.release(tensor);
   return wrong;
 }
 

@@ -58,14 +58,21 @@ def _cuda_places():
     return [include for include in includes if os.path.isdir(include)], runtimes[0]
 
 
-class Library:
-    """A shared library of these sources; `headers` are those that they include. Both are relative to the root. `cuda`: it
-    uses PyTorch's CUDA."""
+def _files(root, purposes):
+    """Those of the list that CMake reads, too."""
+    with open(os.path.join(root, "executor/torch/build.txt"), encoding="utf-8") as lines:
+        listed = [line.split() for line in lines if line.strip() and not line.startswith("#")]
+    return [os.path.join(root, path) for purpose, path in listed if purpose in purposes]
 
-    def __init__(self, name, sources, headers, *, root, cuda=False):
+
+class Library:
+    """A shared library of the files that executor/torch/build.txt lists for these purposes. `cuda`: it uses PyTorch's
+    CUDA."""
+
+    def __init__(self, name, purposes, *, root, cuda=False):
         self._name, self._root, self._cuda = name, root, cuda
-        self._sources = [os.path.join(root, source) for source in sources]
-        self._headers = [os.path.join(root, header) for header in headers]
+        self._files = _files(root, purposes)
+        self._sources = [path for path in self._files if path.endswith(".cpp")]
 
     def _build_command(self, output):
         compiler = os.environ.get("CXX") or "c++"
@@ -88,7 +95,7 @@ class Library:
 
     def _path(self):
         content = hashlib.sha256()
-        for path in self._sources + self._headers + [__file__]:
+        for path in self._files + [__file__]:
             with open(path, "rb") as source:
                 content.update(source.read())
         content.update(repr((torch.__version__, torch.__file__, os.environ.get("CXX"))).encode())

@@ -1,21 +1,15 @@
 """The observer (executor/torch/recorder/observer.cpp) for the PyTorch of this process: built once, and loaded."""
 
 import ctypes
-import os
 
 from ._library import CannotLoad, Library, source_root
 
 __all__ = ["CannotLoad", "load"]
 
-_FOLDER = "executor/torch/recorder/"
-_SOURCES = [_FOLDER + name + ".cpp" for name in ("observer", "observed_step", "op_schema", "op_lists")]
-_HEADERS = ([_FOLDER + name + ".h" for name in ("observed_step", "op_schema", "op_lists", "op_work")] +
-            ["traces/import/pytorch/op_flops.h", "traces/import/pytorch/op_kernel.h"])
-
 
 def load(say):
     """The library, with its functions declared. CannotLoad says why not."""
-    observer = Library("observer", _SOURCES, _HEADERS, root=source_root(__file__))
+    observer = Library("observer", ["observer"], root=source_root(__file__))
     library = observer.load(say, "the observer", "a quarter of a minute")
     library.Listener = ctypes.CFUNCTYPE(None, ctypes.c_int)
     library.tencache_start.argtypes = [ctypes.c_int, library.Listener]

@@ -1,5 +1,5 @@
 // The part of a live Python program that sees PyTorch's headers: built at first use with the PyTorch that the user has
-// (python/tencache/_torch.py), loaded beside the runtime, which comes compiled. Functions are C; tensors are addresses
+// (python/tencache/_paging.py), loaded beside the runtime, which comes compiled. Functions are C; tensors are addresses
 // of at::TensorImpl (Tensor._cdata in Python), which the caller keeps alive.
 //
 // Functions that can fail return a status of live_abi.h; the calling thread's tencache_program_message says why.

@@ -147,6 +147,7 @@ class PythonLiveRun {
   }
 
   void iteration_boundary() {
+    if (setting_.accelerator == nullptr) keep_serving_faults();
     runtime().iteration_boundary();
     // The policy knows the schedule from here on.
     if (++boundaries_ == first_named_step + 1) window_begin_ = runtime_->counters();
@@ -185,6 +186,8 @@ class PythonLiveRun {
     figures["evictions"] = counters.evictions;
     figures["deviations"] = deviations().first;
     figures["first_deviation"] = deviations().second;
+    figures["ops"] = runtime_->ops();
+    figures["ops_on_schedule"] = runtime_->ops_on_schedule();
     figures["stall_seconds"] = stall_seconds(counters);
     return figures;
   }

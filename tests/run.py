@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Builds and runs the tests of presets, and counts them. `./dev test` installs what is missing, then calls this.
 
-    tests/run.py [--preset release] [--sanitizers] [-- CTEST ARGUMENTS…]
+    tests/run.py [--preset release] [--sanitizers] [--slow] [-- CTEST ARGUMENTS…]
+
+Tests with the label `slow` are left out unless --slow asks for them.
 
 Rung by rung, from the small to the whole (CONTRIBUTING.md has the ladder); what is above the first rung that fails is
 not run, since its failures would only repeat the first one's. The last line is "N passed, N failed, N skipped". A
@@ -123,9 +125,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="release")
     parser.add_argument("--sanitizers", action="store_true")
+    parser.add_argument("--slow", action="store_true")
     options = parser.parse_args(arguments)
 
-    run = Run(ctest_arguments)
+    run = Run([*([] if options.slow else ["--label-exclude", "slow"]), *ctest_arguments])
     run.preset(options.preset, ["tencache_tests"] + (["tencache_programs"] if options.preset == "release" else []))
     if options.sanitizers:
         run.sanitizers()

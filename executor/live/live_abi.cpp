@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "executor/live/fault_handler.h"
 #include "executor/live/live_runtime.h"
 
 namespace tencache {
@@ -48,8 +49,9 @@ std::span<const Use> converted(const tencache_use* uses, size_t count) {
   return all;
 }
 
-int begin_op(void* runtime, const char* name, size_t name_bytes, const tencache_use* uses, size_t count) {
-  return guarded([&] { of(runtime).begin_op({name, name_bytes}, converted(uses, count)); });
+int begin_op(void* runtime, const char* name, size_t name_bytes, const tencache_use* uses, size_t count,
+             uint64_t part_bytes) {
+  return guarded([&] { of(runtime).begin_op({name, name_bytes}, converted(uses, count), part_bytes); });
 }
 
 int end_op(void* runtime, int linger) {
@@ -113,7 +115,10 @@ void take_back(void* runtime, const tencache_use* uses, size_t count, int comes_
 }
 
 int expose(void* runtime, uint32_t tensor) {
-  return guarded([&] { of(runtime).expose(tensor); });
+  return guarded([&] {
+    keep_serving_faults();
+    of(runtime).expose(tensor);
+  });
 }
 
 LiveTask task_of(const tencache_task& task, const MachineSpec& spec) {

@@ -291,11 +291,11 @@ void LiveRuntime::give_up(const OutOfMemory& error, const std::string& op) {
   } else {
     message = "op '" + op + "': " + message;
   }
-  message += "; its largest op so far needs " + format_bytes(op_.largest_bytes()) + " at once, the least that will do";
+  if (const Bytes needed = op_.give_up(); needed != 0) message += "; it needs at least " + format_bytes(needed) + " at once";
   throw OutOfMemory(message, op, error.bytes_missing());
 }
 
-void LiveRuntime::start_op(MutexLock& lock, NameId name, std::span<const Use> uses) {
+void LiveRuntime::start_op(MutexLock& lock, NameId name, std::span<const Use> uses, Bytes part_bytes) {
   wait_for_cpu(lock, [&]() TENCACHE_REQUIRES(feed_.mutex) { return !cpu_tasks_.conflict(uses); });
   const Nanoseconds at = feed_.now();
   StepFollower::Signal signal = StepFollower::Signal::nothing;
@@ -304,7 +304,7 @@ void LiveRuntime::start_op(MutexLock& lock, NameId name, std::span<const Use> us
   announced.gap_before_ns = op_clock_.gap(at);
   const OpIndex op = follower_.begin_op(announced, uses, signal);
   tell(signal, at);
-  op_.begin(name);
+  op_.begin(name, part_bytes);
   for (const Use& use : uses) op_.add(use.tensor, tensors_.room(use.tensor), use.write);
   for (const RawAccess::Lent& lent : raw_.lent()) {  // what cannot leave meanwhile is needed, too
     const bool used = std::ranges::any_of(uses, [&lent](const Use& use) { return use.tensor == lent.tensor; });
@@ -339,13 +339,13 @@ void LiveRuntime::finish_op() {
   follower_.end_op(op_clock_.end(at));
 }
 
-void LiveRuntime::begin_op(std::string_view name, std::span<const Use> uses) {
+void LiveRuntime::begin_op(std::string_view name, std::span<const Use> uses, Bytes part_bytes) {
   MutexLock lock(feed_.mutex);
   enter();
   take_op(lock);
   try {
     if (options_.settle) wait_until(lock, [this]() TENCACHE_REQUIRES(feed_.mutex) { return feed_.idle(); });
-    start_op(lock, follower_.names().intern(name), uses);
+    start_op(lock, follower_.names().intern(name), uses, part_bytes);
   } catch (...) {
     give_op();
     throw;
@@ -728,6 +728,14 @@ std::uint64_t LiveRuntime::deviations() const {
 std::string LiveRuntime::first_deviation() const {
   const MutexLock lock(feed_.mutex);
   return follower_.first_deviation();
+}
+std::uint64_t LiveRuntime::ops() const {
+  const MutexLock lock(feed_.mutex);
+  return follower_.ops();
+}
+std::uint64_t LiveRuntime::ops_on_schedule() const {
+  const MutexLock lock(feed_.mutex);
+  return follower_.ops_on_schedule();
 }
 Bytes LiveRuntime::live_bytes() const {
   const MutexLock lock(feed_.mutex);

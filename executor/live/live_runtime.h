@@ -140,11 +140,15 @@ class LiveRuntime {
   // How often the program left the recorded order, and the first time in words ("step 5: op aten::relu where …").
   std::uint64_t deviations() const;
   std::string first_deviation() const;
+  // Ops of steps since the schedule is known, and those of them that the policy knew to come.
+  std::uint64_t ops() const;
+  std::uint64_t ops_on_schedule() const;
   // Live bytes of storages now, and at most; in pages of the GPU tier.
   Bytes live_bytes() const;
   Bytes peak_live_bytes() const;
   FaultCounts fault_counts() const;
-  // The largest working set of one op so far (what it uses and allocates), and the op's name: the least GPU memory.
+  // The largest working set of one op that has run (what it uses and allocates; of an op in parts, its largest part), and
+  // the op's name: the least GPU memory.
   Bytes largest_op_bytes() const;
   std::string largest_op() const;
   const MachineSpec& spec() const { return spec_; }  // with real pages; its log replays on this one
@@ -156,7 +160,8 @@ class LiveRuntime {
     std::byte* address = nullptr;
   };
   // Waits until no other thread's op runs and all that the op uses is there. When it throws, the op has not begun.
-  void begin_op(std::string_view name, std::span<const Use> uses);
+  // `part_bytes`: the op would run as well in parts, of which the largest uses so much; 0: it would not.
+  void begin_op(std::string_view name, std::span<const Use> uses, Bytes part_bytes = 0);
   // `linger`: what the op has allocated is about to be filled by code that is no op. To the engine the op goes on,
   // until the next call of any function of this class.
   void end_op(bool linger = false);
@@ -207,7 +212,8 @@ class LiveRuntime {
   void expose_now(TensorId tensor) TENCACHE_REQUIRES(feed_.mutex);
   template <typename Work>
   void as_op(MutexLock& lock, const Work& work) TENCACHE_REQUIRES(feed_.mutex);
-  void start_op(MutexLock& lock, NameId name, std::span<const Use> uses) TENCACHE_REQUIRES(feed_.mutex);
+  void start_op(MutexLock& lock, NameId name, std::span<const Use> uses, Bytes part_bytes = 0)
+      TENCACHE_REQUIRES(feed_.mutex);
   void await_room(MutexLock& lock) TENCACHE_REQUIRES(feed_.mutex);
   void finish_op() TENCACHE_REQUIRES(feed_.mutex);
   TensorId allocate_in_op(MutexLock& lock, Bytes bytes) TENCACHE_REQUIRES(feed_.mutex);

@@ -6,6 +6,11 @@
 #include "core/check.h"
 
 namespace tencache {
+namespace {
+
+constexpr std::uint64_t usual_patience = 3;  // steps
+
+}  // namespace
 
 void StepFollower::created(TensorId tensor, Bytes bytes, Role role) {
   if (tensor >= live_.size()) live_.resize(tensor + std::size_t{1});
@@ -32,24 +37,32 @@ void StepFollower::marked(TensorId tensor, Role role, std::string_view name) {
   draft_.marked(live.draft, role, live.name);
 }
 
+bool StepFollower::left_this_step() const {
+  return recorded() && !recording() && (left_ == step_ || stopped_early());
+}
+
 StepFollower::Signal StepFollower::iteration_boundary() {
   Signal signal = Signal::nothing;
-  const std::size_t ops = program().trace.ops.size();
+  const bool record = records_next();
   if (recording()) {
     draft_.stop();
     if (draft_.has_ops()) {
       finish_recording();
       signal = Signal::profile;
     }
-  } else if (recorded() && followed_.on_schedule() && followed_.next() != ops) {
-    signal = leave("the step ended after " + std::to_string(followed_.next()) + " of " + std::to_string(ops) + " ops");
-  }
-  if (recorded() && !recorded_again_ && left_ == step_ && step_ == recorded_ + 1) {
-    recorded_again_ = record_next_ = true;
+  } else if (left_this_step()) {
+    ++left_in_a_row_;
+    if (stopped_early()) {
+      signal = leave("the step ended after " + std::to_string(followed_.next()) + " of " +
+                     std::to_string(program().trace.ops.size()) + " ops");
+    }
+  } else if (recorded()) {
+    left_in_a_row_ = 0;
+    patience_ = usual_patience;
   }
   ++step_;
   const bool first = step_ >= 2 && !recorded();  // the first step warms up
-  if (follow_ && (first || record_next_)) start_recording();
+  if (follow_ && (first || record)) start_recording();
   followed_.begin_step();
   return signal;
 }
@@ -68,12 +81,16 @@ OpIndex StepFollower::begin_op(const Op& op, std::span<const Use> uses, Signal& 
     for (const Use& use : uses) drafts.push_back({live_[use.tensor].draft, use.read, use.write});
     draft_.begin_op(op, std::move(drafts));
   }
+  if (recorded()) ++ops_;
   if (!followed_.on_schedule()) return none;
   std::string why;
   const auto is = [this](TensorId tensor, TensorId recorded) {
     return live_[tensor].program == recorded || live_[tensor].bytes == program().trace.tensors[recorded].bytes;
   };
-  if (followed_.matches(names_[op.name], op, uses, is, why)) return followed_.begin_op();
+  if (followed_.matches(names_[op.name], op, uses, is, why)) {
+    ++ops_on_schedule_;
+    return followed_.begin_op();
+  }
   signal = leave(why);
   return none;
 }
@@ -115,7 +132,9 @@ NameId StepFollower::module_end() {
 }
 
 void StepFollower::start_recording() {
+  if (recorded() && !record_next_) patience_ = std::max(usual_patience, 2 * patience_);
   record_next_ = false;
+  left_in_a_row_ = 0;
   draft_.start();
   std::vector<Live*> alive;
   for (Live& live : live_) {
@@ -131,7 +150,6 @@ void StepFollower::finish_recording() {
   RecordedStep step = draft_.finish(names_, ids);
   names_ = step.trace.names;  // ids given from now on differ from those of the trace's own names
   followed_.set(std::move(step));
-  recorded_ = step_;
   for (Live& live : live_) live.program = live.alive && live.draft != none ? ids[live.draft] : none;
 }
 

@@ -5,8 +5,10 @@
 // checked against the recording (followed_step.h): its name, and that it uses the recorded tensors or others of their
 // sizes. What is born may be larger or smaller than recorded: a cache of keys and values grows with each step, and so
 // does all that is computed from it. On a mismatch the program is off the schedule until a module boundary or a step
-// boundary is found again. If the first step after the recording leaves it, the next one is recorded in its place, once:
-// a decoder's second step still reads what the prompt's made in another way than all later ones do.
+// boundary is found again. A program may have changed for good, so steps that leave the recording are counted: after a few
+// in a row the next one is recorded in its place. The first recording has no such grace: a decoder's second step still
+// reads what the prompt's made in another way than all later ones do. If the new recording is left as well, the program
+// has no step that repeats, and recording (planning, for the policy) becomes rarer each time.
 //
 // Knows nothing of the engine: the runtime carries the answers over. Not thread-safe.
 #pragma once
@@ -33,7 +35,7 @@ class StepFollower {
   void set_phase(Phase phase) { draft_.set_phase(phase); }
   void set_follow(bool follow) { follow_ = follow; }
   void record_next() { record_next_ = true; }
-  bool records_next() const { return record_next_; }
+  bool records_next() const { return record_next_ || (left_this_step() && left_in_a_row_ + 1 >= patience_); }
   bool recording() const { return draft_.recording(); }
   // While on, ops belong to no step: they are not recorded; on the schedule they leave it until the next boundary,
   // which is no deviation of the program.
@@ -68,6 +70,9 @@ class StepFollower {
   TensorId program_tensor(TensorId tensor) const { return live_[tensor].program; }
   std::uint64_t deviations() const { return deviations_; }
   const std::string& first_deviation() const { return first_deviation_; }
+  // Since there is a recording: the ops of steps, and how many of them the policy knew to come.
+  std::uint64_t ops() const { return ops_; }
+  std::uint64_t ops_on_schedule() const { return ops_on_schedule_; }
 
  private:
   struct Live {
@@ -83,13 +88,17 @@ class StepFollower {
   void finish_recording();
   void add_draft(Live& live, bool old) { live.draft = draft_.add(live.bytes, live.role, live.name, old); }
   Signal leave(const std::string& why);
+  // Whether the step that ends here has left the recording, or stopped before its end.
+  bool left_this_step() const;
+  bool stopped_early() const {
+    return !aside_ && followed_.on_schedule() && followed_.next() != program().trace.ops.size();
+  }
 
   NamePool names_;
   bool follow_ = true, record_next_ = false;
   std::uint64_t step_ = 0;      // 0: before the first boundary
-  std::uint64_t recorded_ = 0;  // the step that is followed
-  std::uint64_t left_ = 0;      // the last step that left it
-  bool recorded_again_ = false;
+  std::uint64_t left_ = 0;      // the last step that left the recording
+  std::uint64_t left_in_a_row_ = 0, patience_ = 1;  // steps; with so many the next one is recorded
   std::uint64_t births_ = 0;
   std::vector<Live> live_;
   StepDraft draft_;
@@ -98,6 +107,7 @@ class StepFollower {
   bool aside_ = false;
   std::uint64_t deviations_ = 0;
   std::string first_deviation_;
+  std::uint64_t ops_ = 0, ops_on_schedule_ = 0;
 };
 
 }  // namespace tencache

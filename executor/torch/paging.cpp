@@ -1,5 +1,6 @@
 #include "executor/torch/paging.h"
 
+#include <ATen/MapAllocator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
 #include <fcntl.h>
@@ -13,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -308,11 +310,12 @@ void keep(const tencache_live& live, const std::vector<std::uint32_t>& hidden) {
   if (!hidden.empty()) check(live, live.keep(live.runtime, hidden.data(), hidden.size()));
 }
 
-// One op of ours or of PyTorch's: `call` runs with all that it uses there.
+// One op of ours or of PyTorch's: `call` runs with all that it uses there. `part_bytes`: it would run as well in parts, of
+// which the largest uses so much; 0: it would not.
 template <typename Call>
 void as_op(const tencache_live& live, const std::string& name, const std::vector<tencache_use>& uses, bool linger,
-           const Call& call) {
-  check(live, live.begin_op(live.runtime, name.data(), name.size(), uses.data(), uses.size()));
+           std::uint64_t part_bytes, const Call& call) {
+  check(live, live.begin_op(live.runtime, name.data(), name.size(), uses.data(), uses.size(), part_bytes));
   const bool paged_before = std::exchange(op_is_paged, op_is_paged || !uses.empty());
   if (ops_open++ == 0) op_storages.clear();
   try {
@@ -342,12 +345,12 @@ Loan loan_of(const OpSchema& info, const torch::jit::Stack& stack, const tencach
 }
 
 void run_paged(OpSchema& info, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
-               const tencache_live& live) {
+               const tencache_live& live, std::uint64_t part_bytes = 0) {
   thread_local std::vector<tencache_use> uses;
   uses.clear();
   collect_uses(info, *stack, live, uses);
   Loan loan = info.goes_on ? loan_of(info, *stack, live, uses) : Loan();
-  as_op(live, info.name, uses, info.uninitialised, [&] {
+  as_op(live, info.name, uses, info.uninitialised, part_bytes, [&] {
     try {
       if (auditing && host.device == c10::DeviceType::CPU) {
         const OpAudit audit(info, *stack, live, uses);
@@ -381,16 +384,33 @@ std::size_t list_length(const torch::jit::Stack& stack, std::size_t first) {
   return length;
 }
 
+std::uint64_t in_pages(std::uint64_t bytes) {
+  static const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return (bytes + page_bytes - 1) / page_bytes * page_bytes;
+}
+
 std::uint64_t element_bytes(const torch::jit::Stack& stack, std::size_t first, std::size_t element,
                             const tencache_live& live) {
   std::uint64_t bytes = 0;
   for (std::size_t i = first; i < stack.size(); ++i) {
     if (!stack[i].isList() || stack[i].toListRef().empty()) continue;
     visit_storages(stack[i].toListRef()[element], [&](const c10::Storage& storage, bool) {
-      if (registry().find(base_address(storage), &live) != no_tensor) bytes += storage.nbytes();
+      if (registry().find(base_address(storage), &live) != no_tensor) bytes += in_pages(storage.nbytes());
     });
   }
   return bytes;
+}
+
+// Of what the op makes of an element of its lists: as much as the first of its tensors.
+std::uint64_t result_bytes(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t first,
+                           std::size_t element) {
+  if (op.schema().returns().empty()) return 0;
+  for (std::size_t i = first; i < stack.size(); ++i) {
+    if (!stack[i].isList() || stack[i].toListRef().empty()) continue;
+    const c10::IValue& value = stack[i].toListRef()[element];
+    if (value.isTensor() && value.toTensor().defined()) return in_pages(value.toTensor().nbytes());
+  }
+  return 0;
 }
 
 c10::IValue part_of(const c10::IValue& value, std::size_t begin, std::size_t end) {
@@ -401,37 +421,49 @@ c10::IValue part_of(const c10::IValue& value, std::size_t begin, std::size_t end
 }
 
 std::atomic<std::uint64_t> groups_split = 0;
+std::atomic<bool> one_by_one = false;
 
-// The ends of the groups.
-std::vector<std::size_t> groups_of(const torch::jit::Stack& stack, std::size_t first, const tencache_live& live) {
+struct Group {
+  std::size_t end = 0;
+  std::uint64_t part_bytes = 0;  // of its largest element, if it has several
+};
+
+std::vector<Group> groups_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t first,
+                             const tencache_live& live) {
+  const std::uint64_t most_bytes = one_by_one ? 0 : live.group_bytes;
+  std::vector<Group> groups;
+  std::size_t begin = 0;
+  std::uint64_t bytes = 0, largest = 0;
   const std::size_t length = list_length(stack, first);
-  std::vector<std::size_t> ends;
-  std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < length; ++i) {
     const std::uint64_t more = element_bytes(stack, first, i, live);
-    if (bytes != 0 && bytes + more > live.group_bytes) {
-      ends.push_back(i);
-      bytes = 0;
+    if (i == 0 || (bytes != 0 && bytes + more > most_bytes)) {
+      groups.emplace_back();
+      begin = i;
+      bytes = largest = 0;
     }
     bytes += more;
+    largest = std::max(largest, more + result_bytes(op, stack, first, i));
+    groups.back() = {i + 1, i > begin ? largest : 0};
   }
-  if (length != 0) ends.push_back(length);
-  return ends;
+  return groups;
 }
 
 void run_in_groups(OpSchema& info, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
                    const tencache_live& live) {
   const std::size_t first = stack->size() - info.argument_count;
-  const std::vector<std::size_t> ends = groups_of(*stack, first, live);
-  if (ends.size() <= 1) return run_paged(info, op, below, stack, live);
+  const std::vector<Group> groups = groups_of(op, *stack, first, live);
+  if (groups.size() <= 1) {
+    return run_paged(info, op, below, stack, live, groups.empty() ? 0 : groups.front().part_bytes);
+  }
   ++groups_split;
   const std::size_t returns = op.schema().returns().size();
   std::vector<c10::IValue> results;
   std::size_t begin = 0;
-  for (const std::size_t end : ends) {
+  for (const auto& [end, part_bytes] : groups) {
     torch::jit::Stack part;
     for (std::size_t i = first; i < stack->size(); ++i) part.push_back(part_of((*stack)[i], begin, end));
-    run_paged(info, op, below, &part, live);
+    run_paged(info, op, below, &part, live, part_bytes);
     for (std::size_t i = 0; i < returns; ++i) {
       c10::IValue& value = part[part.size() - returns + i];
       if (begin == 0) {
@@ -496,6 +528,64 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 }
 
 // ---- Adoption -------------------------------------------------------------------------------------------------------
+
+// Of storages that are a part of another one (storage[2:8] in Python, which is how files that are mapped are read).
+c10::DeleterFnPtr part_deleter = nullptr;
+
+// What it is a part of; nullptr: it is none.
+const c10::StorageImpl* whole_of(const c10::StorageImpl& storage) {
+  const c10::DataPtr& data = storage.data_ptr();
+  if (part_deleter == nullptr || data.get_deleter() != part_deleter) return nullptr;
+  return static_cast<const c10::StorageImpl*>(data.get_context());
+}
+
+// That PyTorch has mapped, whole or a part of what it has mapped.
+bool is_mapped(const c10::StorageImpl& storage) {
+  const c10::StorageImpl* const whole = whole_of(storage);
+  return at::MapAllocator::fromDataPtr((whole != nullptr ? *whole : storage).data_ptr()) != nullptr;
+}
+
+// Storages of one mapping may have bytes in common, and whoever holds the mapping can make more of them at any time. So
+// a part of it is memory of its own only where all parts are known, nothing else holds the mapping, and they do not
+// overlap.
+class MappedParts {
+ public:
+  explicit MappedParts(const std::vector<at::Tensor>& all) {
+    for (const at::Tensor& tensor : all) {
+      visit_storages(tensor, [this](const c10::Storage& storage, bool) {
+        const c10::StorageImpl* const part = storage.unsafeGetStorageImpl();
+        if (const c10::StorageImpl* const whole = whole_of(*part)) parts_[whole].insert(part);
+      });
+    }
+    for (const auto& [whole, parts] : parts_) {
+      if (c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(whole)) != parts.size() || overlap(parts)) {
+        shared_.insert(whole);
+      }
+    }
+  }
+  bool is_shared(const c10::StorageImpl& storage) const {
+    const c10::StorageImpl* const whole = whole_of(storage);
+    return parts_.contains(&storage) || (whole != nullptr && (!parts_.contains(whole) || shared_.contains(whole)));
+  }
+
+ private:
+  using Parts = std::set<const c10::StorageImpl*>;
+  static bool overlap(const Parts& parts) {
+    std::vector<std::pair<std::uintptr_t, std::uintptr_t>> ranges;
+    for (const c10::StorageImpl* const part : parts) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(part->data_ptr().get());
+      ranges.emplace_back(begin, begin + part->nbytes());
+    }
+    std::ranges::sort(ranges);
+    for (std::size_t i = 1; i < ranges.size(); ++i) {
+      if (ranges[i].first < ranges[i - 1].second) return true;
+    }
+    return false;
+  }
+
+  std::map<const c10::StorageImpl*, Parts> parts_;  // by what they are parts of
+  std::set<const c10::StorageImpl*> shared_;
+};
 
 // A private mapping of a file: its pages are this process's once they are written, and the file's until then.
 struct PrivateFile {
@@ -667,35 +757,73 @@ std::vector<std::uint32_t> tensors_of(const std::vector<at::Tensor>& tensors) {
   return ids;
 }
 
-Adoption adopt(c10::StorageImpl& storage) {
-  const tencache_live* const live = active;
-  const std::size_t bytes = storage.nbytes();
+void know_parts(const at::Tensor& part, const c10::StorageImpl* whole) {
+  const c10::DataPtr& data = part.storage().unsafeGetStorageImpl()->data_ptr();
+  part_deleter = data.get_context() == whole ? data.get_deleter() : nullptr;
+}
+
+namespace {
+
+void move_to_runtime(c10::StorageImpl& storage, const tencache_live& live) {
   const void* const from = std::as_const(storage).data();
-  if (live == nullptr || storage.device_type() != host.device || bytes == 0 || from == nullptr) return Adoption::empty;
-  if (registry().find(from, live) != no_tensor) return Adoption::paged_before;
-  if (is_lent(from) || host.device != c10::DeviceType::CPU) return Adoption::foreign;
-  if (registry().is_known_outside(from)) return Adoption::foreign;
   c10::DataPtr moved;
-  if (!is_plain(storage)) {
-    const std::optional<PrivateFile> file = private_file_at(from, bytes);
-    if (!file) return Adoption::foreign;
-    if (bytes >= worth_reading_bytes && store_in_file(*live, *file, from, bytes, moved)) {
-      storage.set_data_ptr_noswap(std::move(moved));
-      return Adoption::left_in_file;
-    }
-  }
-  as_op(*live, "adopt", {}, false, [&] {
+  as_op(live, "adopt", {}, false, 0, [&] {
     tencache_storage made = {no_tensor, nullptr};
-    check(*live, live->allocate(live->runtime, bytes, 1, &made));
-    take_over(*live, made);
+    check(live, live.allocate(live.runtime, storage.nbytes(), 1, &made));
+    take_over(live, made);
     moved = {made.address, made.address, &let_go, c10::Device(host.device)};
-    std::memcpy(made.address, from, bytes);
+    std::memcpy(made.address, from, storage.nbytes());
   });
   storage.set_data_ptr_noswap(std::move(moved));
+}
+
+Adoption adopt_mapped_storage(c10::StorageImpl& storage, const tencache_live& live) {
+  const void* const from = std::as_const(storage).data();
+  const std::size_t bytes = storage.nbytes();
+  const std::optional<PrivateFile> file = private_file_at(from, bytes);
+  if (!file) return Adoption::foreign;
+  c10::DataPtr stored;
+  if (bytes >= worth_reading_bytes && store_in_file(live, *file, from, bytes, stored)) {
+    storage.set_data_ptr_noswap(std::move(stored));
+    return Adoption::left_in_file;
+  }
+  move_to_runtime(storage, live);
   return Adoption::adopted;
 }
 
+}  // namespace
+
+Adoption adopt(c10::StorageImpl& storage) {
+  const tencache_live* const live = active;
+  const void* const from = std::as_const(storage).data();
+  if (live == nullptr || storage.device_type() != host.device || storage.nbytes() == 0 || from == nullptr) {
+    return Adoption::empty;
+  }
+  if (registry().find(from, live) != no_tensor) return Adoption::paged_before;
+  if (is_lent(from) || host.device != c10::DeviceType::CPU) return Adoption::foreign;
+  if (registry().is_known_outside(from)) return Adoption::foreign;
+  if (is_mapped(storage)) return Adoption::mapped;
+  if (!is_plain(storage)) return Adoption::foreign;
+  move_to_runtime(storage, *live);
+  return Adoption::adopted;
+}
+
+std::vector<Adopted> adopt_mapped(const std::vector<at::Tensor>& wanted, const std::vector<at::Tensor>& all) {
+  const MappedParts parts(all);
+  std::vector<Adopted> adopted;
+  for (const at::Tensor& tensor : wanted) {
+    visit_storages(tensor, [&](const c10::Storage& storage, bool) {
+      c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
+      Adoption how = adopt(impl);
+      if (how == Adoption::mapped) how = parts.is_shared(impl) ? Adoption::foreign : adopt_mapped_storage(impl, *active);
+      adopted.push_back({how, impl.nbytes()});
+    });
+  }
+  return adopted;
+}
+
 std::uint64_t split_ops() { return groups_split; }
+void split_all_lists(bool on) { one_by_one = on; }
 
 bool expose(c10::StorageImpl& storage) {
   const void* const address = std::as_const(storage).data();
@@ -721,7 +849,7 @@ void give_back(c10::StorageImpl& storage) {
   const std::uint32_t tensor = live == nullptr ? no_tensor : registry().find(from, live);
   if (tensor == no_tensor || is_lent(from) || host.device != c10::DeviceType::CPU) return;
   c10::DataPtr plain;
-  as_op(*live, "give back", {{tensor, 1, 0}}, false, [&] {
+  as_op(*live, "give back", {{tensor, 1, 0}}, false, 0, [&] {
     plain = plain_allocator->allocate(storage.nbytes());
     std::memcpy(plain.get(), from, storage.nbytes());
   });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -87,6 +88,15 @@ def resident_bytes() -> int:
 def most_resident_bytes() -> int:
     """At most, so far."""
     return _status("VmHWM")
+
+
+def forget_most_resident_bytes() -> int:
+    """What it was; it begins with what is resident now."""
+    most = most_resident_bytes()
+    with contextlib.suppress(OSError):  # where the kernel refuses, it stays what it was
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write("5")
+    return most
 
 
 def free_bytes(device: str) -> int:

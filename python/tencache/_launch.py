@@ -7,10 +7,12 @@ script may set it before. The live run begins when the script has imported PyTor
 from __future__ import annotations
 
 import argparse
+import builtins
 import os
 import runpy
 import sys
-from typing import TYPE_CHECKING, List, Optional
+import types
+from typing import TYPE_CHECKING, Callable, List, Optional
 
 from ._after_import import after_import
 
@@ -74,31 +76,64 @@ def _parser() -> argparse.ArgumentParser:
                              "seed=7,copy_error=0.01,delay=0.05:2ms (docs/reliability.md)")
     parser.add_argument("--record", default="", metavar="TRACE", help="write the second step as a trace (.trace.jsonl)")
     parser.add_argument("--json", default="", metavar="FILE", help="write the figures at the end to this file")
-    parser.add_argument("--recording", default="", help=argparse.SUPPRESS)  # of our own: record, and end there
-    parser.add_argument("script", metavar="SCRIPT")
+    # Of our own: record, and end there; ops on lists element by element.
+    parser.add_argument("--recording", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--one-by-one", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("script", metavar="SCRIPT",
+                        help="a file; as for python3 also -m MODULE, -c COMMAND, or - for standard input")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the script")
     return parser
 
 
+def _run_text(text: str, name: str) -> None:
+    main_module = types.ModuleType("__main__")
+    main_module.__builtins__ = builtins  # type: ignore[attr-defined]
+    sys.modules["__main__"] = main_module
+    exec(compile(text, name, "exec"), main_module.__dict__)
+
+
+def _script(arguments: argparse.Namespace) -> Callable[[], None]:
+    """What runs it; sys.argv and sys.path are as python3 would have them."""
+    script, rest = arguments.script, arguments.arguments
+    if script in ("-m", "-c") and not rest:
+        sys.exit(f"tencache: {script}: give {'a module' if script == '-m' else 'a command'} after it")
+    if script == "-m":
+        sys.argv, sys.path[0] = rest[:], os.getcwd()
+        return lambda: runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    if script == "-c":
+        sys.argv, sys.path[0] = ["-c"] + rest[1:], ""
+        return lambda: _run_text(rest[0], "<string>")
+    if script == "-":
+        sys.argv, sys.path[0] = ["-"] + rest, ""
+        arguments.text = sys.stdin.read()
+        return lambda: _run_text(arguments.text, "<stdin>")
+    if not os.path.isfile(script):
+        sys.exit(f"tencache: {script}: no such file")
+    sys.argv, sys.path[0] = [script] + rest, os.path.dirname(os.path.abspath(script))
+    return lambda: runpy.run_path(script, run_name="__main__")
+
+
 def main(words: Optional[List[str]] = None) -> None:
     arguments = _parser().parse_args(words)
-    if not os.path.isfile(arguments.script):
-        sys.exit(f"tencache: {arguments.script}: no such file")
+    run_script = _script(arguments)
     session: Optional[Session] = None
 
     def begin() -> None:
         nonlocal session
         from ._run import Session
-        session = Session(arguments)
+        session = Session(arguments, new_program)
 
-    if "torch" in sys.modules:
-        begin()
-    else:
+    new_program = "torch" not in sys.modules
+    if new_program:
         after_import("torch", begin)
-    sys.argv = [arguments.script] + arguments.arguments
-    sys.path[0] = os.path.dirname(os.path.abspath(arguments.script))
+    else:
+        begin()
     try:
-        runpy.run_path(arguments.script, run_name="__main__")
+        run_script()
+    except BaseException as error:
+        if session is not None:
+            session.failed(error)
+        raise
     finally:
         if session is not None:
             session.end()

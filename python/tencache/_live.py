@@ -12,7 +12,8 @@ import json
 import os
 import sys
 import time
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+import weakref
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from tencache_recorder import _program as objects
@@ -40,6 +41,9 @@ _THREADS_LET_GO_SECONDS = 1.0
 # Collectives that are no ops in PyTorch before 2.0.
 _BEFORE_2_0 = ("_allgather_base", "_reduce_scatter_base", "allgather_coalesced", "allreduce_coalesced", "alltoall_base",
                "monitored_barrier", "recv_anysource")
+
+_is_tracing = torch._C._is_tracing
+_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _is_tracing)
 
 _DEEPSPEED = "tencache: DeepSpeed moves parameters itself; run the model without its engine"
 
@@ -114,6 +118,18 @@ class Options:
                                  faults=self.faults)
 
 
+class NoRoom(MemoryError):
+    """A budget for the whole process that leaves nothing to tensors: known at the first parameter."""
+
+
+class _Known(NamedTuple):
+    """A module that was seen, and lives."""
+
+    name: str
+    is_root: bool  # a model, and no part of another
+    dies: "weakref.ref[torch.nn.Module]"  # and forgets it
+
+
 class Live:
     """See tencache.live(). `steps`: how many are over."""
 
@@ -124,7 +140,7 @@ class Live:
         self._updates = Updates(self._paging, options.say)
         self._extensions = Extensions()
         self._began = False
-        self._taken = 0
+        self._taken = self._most_before = 0
         if not options.memory:
             self._run = self._make_run()
         self.record_all = False  # every step from the second on
@@ -134,16 +150,23 @@ class Live:
         self._answer: Tuple[str, str] = ("{}", "")
         self.steps = 0
         self.step_seconds: List[float] = []
-        self._own_steps = False     # the program calls step()
-        self._training = False      # a forward pass with gradients was seen
+        self._own_steps = False       # the program calls step()
+        self._training = False        # a forward pass with gradients was seen, or a backward pass
+        self._without_models = False  # a backward pass, and no forward pass with gradients of a model
         self._started = False
         self._optimizer_stepped = False
         self._aside = False
-        self._names: dict[int, str] = {}
-        self._roots: set[int] = set()
+        self._phase = _FORWARD
+        self._known: Dict[int, _Known] = {}  # by the module's id
+        self._models: "List[weakref.ref[Any]]" = []
+        self._optimizers: "List[weakref.ref[Any]]" = []
+        self._leaves: "List[weakref.ref[Any]]" = []  # parameters of no model
+        self._mapped = False  # some lie in mapped files, and are not adopted yet
+        self._described: Dict[str, str] = {}
         self._open: List[int] = []  # modules whose forward runs
         self._undo: List[Any] = []
         self._looking = False  # this class walks the tensors itself
+        self._looked = False   # around, since the call of the module that runs
         self._step_began = 0.0
         self._figures: Optional[dict] = None
         self._trace: Optional[_core.Trace] = None
@@ -151,10 +174,13 @@ class Live:
 
     # ---- The with block ----------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """What `with` begins with, for a run that goes on to the end of the process: see finish()."""
+    def start(self, new_program: bool = False) -> None:
+        """What `with` begins with, for a run that goes on to the end of the process: see finish(). `new_program`: it has no
+        model yet."""
         self._watch()
-        if not self._options.memory or objects.find_models():
+        if not new_program:
+            self._look_around()
+        if not self._options.memory or self._models:
             self._begin()
 
     def _make_run(self) -> "_core.LiveRun":
@@ -163,19 +189,25 @@ class Live:
 
     def _begin(self) -> None:
         """With a budget for the whole process at the first parameter: what was imported until then is known."""
-        self._began = True
+        self._began = True  # what is imported here may make parameters
         if self._options.memory:
             if hasattr(torch, "compile"):
                 importlib.import_module("torch._dynamo")  # as the first optimizer will: 80 MB
             _computer.let_go_of_code()
             self._taken = _computer.resident_bytes()
+            self._most_before = _computer.forget_most_resident_bytes()
             try:
                 self._run = self._make_run()
             except Error as error:
-                raise MemoryError(str(error)) from error
+                self._began = False
+                raise NoRoom(str(error)) from None
         self._paging.attach(self._run.abi)
         self._paging.guard(True)
-        self._adopt_models()
+        self._adopt(self._live_models(), self._live_optimizers())
+
+    def list_elements(self, on: bool) -> None:
+        """Ops on lists run element by element, as they do in the least memory."""
+        self._paging.split_all_lists(on)
 
     def finish(self) -> None:
         """The last step is over. Tensors stay where they are, and are served, as long as the process."""
@@ -183,6 +215,7 @@ class Live:
             return
         if self._started:
             self._end_step()
+            self._run.set_aside(True)  # what a last step lacks, at its end, is no deviation
             self._run.end()
             self._answer = self._run.answer(self.step_seconds, sum(self.step_seconds))
         self._figures = self._measure()
@@ -219,14 +252,11 @@ class Live:
         return False
 
     def _watch(self) -> None:
-        hooks = torch.nn.modules.module
-        self._undo.append(hooks.register_module_forward_pre_hook(self._before_forward).remove)
-        self._undo.append(hooks.register_module_forward_hook(self._after_forward).remove)
+        self._replace(torch.nn.Module, "__call__", self._make_call(torch.nn.Module.__call__))
         self._replace(torch.nn.Parameter, "__new__", self._make_parameter(torch.nn.Parameter.__new__), static=True)
-        self._replace(torch.autograd, "backward", self._make_backward(torch.autograd.backward))
+        for name in ("backward", "grad"):
+            self._replace(torch.autograd, name, self._make_backward(getattr(torch.autograd, name)))
         self._replace(torch.optim.Optimizer, "__init__", self._make_optimizer(torch.optim.Optimizer.__init__))
-        for optimizer in objects.find_optimizers():
-            self._watch_optimizer(type(optimizer))
         for name in ("numpy", "data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__"):
             if hasattr(torch.Tensor, name):
                 self._replace(torch.Tensor, name, self._make_exposing(getattr(torch.Tensor, name)))
@@ -341,24 +371,49 @@ class Live:
             if not self._began:
                 self._begin()
             parameter = plain(cls, *args, **kwargs)
-            self._paging.adopt([parameter])
+            if self._paging.adopt([parameter]):
+                self._mapped = True
             return parameter
         return __new__
 
     def _make_backward(self, plain: Any) -> Any:
+        @functools.wraps(plain)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            self._run.set_phase(_BACKWARD)
+            before = self._phase
+            if before != _BACKWARD:  # else one within another: a part that is computed again
+                self._before_backward()
+            if not self._began:
+                return plain(*args, **kwargs)
+            self._set_phase(_BACKWARD)
             try:
                 return plain(*args, **kwargs)
             finally:
-                self._run.set_phase(_FORWARD)
+                self._set_phase(before)
         return backward
+
+    def _set_phase(self, phase: int) -> None:
+        self._phase = phase
+        self._run.set_phase(phase)
+
+    def _before_backward(self) -> None:
+        """Programs that train without models: their steps end where an optimizer's does, or else with the backward pass."""
+        if not self._training:
+            if not self._began:
+                self._begin()
+            self._training = self._without_models = True
+            self._start()
+        elif self._without_models and not self._own_steps and (self._optimizer_stepped or not self._live_optimizers()):
+            self._boundary()
 
     def _make_optimizer(self, plain: Any) -> Any:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             plain(optimizer, *args, **kwargs)
-            self._watch_optimizer(type(optimizer))
+            self._meet_optimizer(optimizer)
         return __init__
+
+    def _meet_optimizer(self, optimizer: Any) -> None:
+        self._optimizers.append(weakref.ref(optimizer))
+        self._watch_optimizer(type(optimizer))
 
     def _watch_optimizer(self, kind: type) -> None:
         plain = kind.__dict__.get("step") or kind.step
@@ -380,46 +435,55 @@ class Live:
         self._undo.append(lambda: setattr(kind, "step", plain) if had else delattr(kind, "step"))
 
     def _before_optimizer(self) -> None:
-        self._run.set_phase(_OPTIMIZER)
+        if not self._began:
+            return
+        self._set_phase(_OPTIMIZER)
         if self._started and self.steps < _MARKED_STEPS:
             self._mark()
 
     def _after_optimizer(self) -> None:
-        self._run.set_phase(_FORWARD)
+        if not self._began:
+            return
+        self._set_phase(_FORWARD)
         self._optimizer_stepped = True
         if self._started and self.steps == 0:
             self._mark()  # the states that it has made
 
-    def _before_forward(self, module: Any, args: Any) -> None:
-        if not self._began or torch.jit.is_tracing():  # what is traced would be in the graph
-            return
-        if id(module) not in self._names:
-            self._find_models()
-            self._names.setdefault(id(module), type(module).__name__)  # a wrapper around a model
-        if self._batch == (0, 0) and id(module) in self._roots:
-            self._batch = objects.batch_of(args, {})
-        if id(module) in self._roots and not self._inside(module):
+    def _make_call(self, plain: Any) -> Any:
+        """In place of PyTorch's hooks for all modules, which cost each call more than this does."""
+        known_modules, open_modules = self._known, self._open
+
+        @functools.wraps(plain)
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+            known = known_modules.get(id(module))
+            if known is None or known.is_root or not self._started or _is_tracing() or _is_compiling():
+                if not self._began or _is_tracing() or _is_compiling():  # what is traced would be in the graph
+                    return plain(module, *args, **kwargs)
+                known = self._before_forward(module, args, kwargs)
+                if not self._started:
+                    return plain(module, *args, **kwargs)
+            open_modules.append(id(module))
+            self._run.module_begin(known.name)
+            try:
+                return plain(module, *args, **kwargs)
+            finally:
+                open_modules.pop()
+                self._run.module_end()
+        return __call__
+
+    def _before_forward(self, module: Any, args: Any, kwargs: Any) -> _Known:
+        known = self._known.get(id(module)) or self._meet(module)
+        if known.is_root and id(module) not in self._open:  # else from within its own forward
+            if self._batch == (0, 0):
+                self._batch = objects.batch_of(args, kwargs)
             self._root_forward()
-        if self._started:
-            self._open.append(id(module))
-            self._run.module_begin(self._names.get(id(module), type(module).__name__))
-
-    def _inside(self, module: Any) -> bool:
-        """Is this a call from within its own forward?"""
-        return id(module) in self._open
-
-    def _after_forward(self, module: Any, _: Any, __: Any) -> None:
-        if self._open and self._open[-1] == id(module):
-            self._open.pop()
-            self._run.module_end()
+        self._looked = False
+        return known
 
     def _root_forward(self) -> None:
-        while self._open:  # left by an exception
-            self._open.pop()
-            self._run.module_end()
         trains = torch.is_grad_enabled()
-        if trains and not self._training:
-            self._training = True
+        if trains and (not self._training or self._without_models):
+            self._training, self._without_models = True, False
             self._start()
         elif not trains and not self._training and not self._own_steps:
             self._start() if not self._started else self._boundary()  # generation: a forward pass is a step
@@ -440,14 +504,17 @@ class Live:
             self._boundary()
 
     def _start(self) -> None:
-        self._refuse_others()
-        device = objects.device_of(objects.find_models())
+        if not self._looked:
+            self._look_around()
+        models, optimizers = self._live_models(), self._live_optimizers()
+        self._refuse_others(models)
+        device = objects.device_of(models)
         if device in DEVICES and device != self._options.device:
             self._options.say(f"the model is on {device}: only its tensors on {self._options.device} are paged "
                               f"(--device {device} pages the others)")
         self._protect_from_extensions()
         self._paging.page_all(True)
-        self._adopt_models()
+        self._adopt(models, optimizers)
         self._mark()
         if self._started:  # until now it was no training
             self._run.record_next()
@@ -455,8 +522,7 @@ class Live:
         self._run.iteration_boundary()
         self._step_began = time.perf_counter()
 
-    def _refuse_others(self) -> None:
-        models = objects.find_models()
+    def _refuse_others(self, models: List[Any]) -> None:
         if objects.is_sharded(models):
             raise RuntimeError("tencache: FSDP (FullyShardedDataParallel, fully_shard) moves parameters itself; run the "
                                "model without it")
@@ -477,6 +543,8 @@ class Live:
 
     def _boundary(self) -> None:
         self._protect_from_extensions()
+        if self._mapped:
+            self._adopt(self._live_models(), [])
         if self.record_all and self.steps >= 1:
             self._run.record_next()
         self._run.iteration_boundary()
@@ -492,24 +560,71 @@ class Live:
 
     # ---- What tensors are --------------------------------------------------------------------------------------------
 
-    def _find_models(self) -> None:
-        models = objects.find_models()
-        self._roots = {id(model) for model in models}
-        self._names = objects.module_names(models)
+    def _look_around(self) -> None:
+        """Finds the models and optimizers that are there: a walk over every object of the process. What comes later is met
+        where it is called, or made."""
+        models, optimizers = objects.find_program()
+        self._looked = True
+        self._models = [weakref.ref(model) for model in models]
+        self._known.clear()
+        names = objects.module_names(models)
         for model in models:
             for module in model.modules():
-                self._names.setdefault(id(module), type(module).__name__)
+                self._know(module, names.get(id(module), type(module).__name__), module is model and _has_tensors(model))
+        known = {id(optimizer) for optimizer in self._live_optimizers()}
+        for optimizer in optimizers:
+            if id(optimizer) not in known:
+                self._meet_optimizer(optimizer)
+        if models:
+            self._described = {"model": type(models[0]).__name__, "precision": objects.precision_of(models)}
 
-    def _adopt_models(self) -> None:
+    def _know(self, module: Any, name: str, is_root: bool) -> _Known:
+        key = id(module)
+        known = self._known[key] = _Known(name, is_root, weakref.ref(module, lambda _: self._known.pop(key, None)))
+        return known
+
+    def _meet(self, module: Any) -> _Known:
+        """A module that was made since: a part, or without parameters (a loss, an activation), or a model."""
+        if self._open or not _has_tensors(module):
+            return self._know(module, type(module).__name__, False)
+        if not self._started:
+            self._look_around()
+            known = self._known.get(id(module))
+            if known is not None:
+                return known
+        model = objects.unwrap(module)
+        known = self._known.get(id(model))
+        if known is None:
+            self._models.append(weakref.ref(model))
+            for name, part in model.named_modules(prefix=type(model).__name__):
+                self._know(part, name, part is model)
+            if self._mapped:
+                self._adopt([model], [])
+        return self._known[id(model)] if model is module else self._know(module, type(module).__name__, False)
+
+    def _live_models(self) -> List[Any]:
+        return [model for model in (reference() for reference in self._models) if model is not None]
+
+    def _live_optimizers(self) -> List[Any]:
+        return [one for one in (reference() for reference in self._optimizers) if one is not None]
+
+    def _adopt(self, models: List[Any], optimizers: List[Any]) -> None:
         tensors: List[torch.Tensor] = []
-        for model in objects.find_models():
+        for model in models:
             tensors += model.parameters()
             tensors += model.buffers()
             tensors += [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-        for optimizer in objects.find_optimizers():
+        for optimizer in optimizers:
             for state in optimizer.state.values():
                 tensors += [value for value in state.values() if isinstance(value, torch.Tensor) and value.numel() > 1]
-        self._paging.adopt(tensors)
+        if self._without_models:
+            leaves = [tensor for tensor in objects.live(torch.Tensor) if tensor.is_leaf and tensor.requires_grad]
+            self._leaves = [weakref.ref(tensor) for tensor in leaves]
+            tensors += leaves
+        self._mapped = False
+        if self._paging.adopt(tensors) and self._paging.adopt_mapped(tensors, objects.live(torch.Tensor)):
+            self._options.say("weights in a mapped file are left where they are: other tensors use the file, too, or it "
+                              "is still open")
 
     @contextlib.contextmanager
     def _look(self) -> Any:
@@ -521,9 +636,12 @@ class Live:
 
     def _mark(self) -> None:
         with self._look():
-            roles = objects.find_roles(objects.find_models(), objects.find_optimizers(), keep_tensors=True)
+            roles = objects.find_roles(self._live_models(), self._live_optimizers(), keep_tensors=True)
         for address, (role, name, _, _) in roles.of.items():
             self._paging.mark(roles.tensors[address], _core.ROLES.index(role), name)
+        for number, leaf in enumerate(reference() for reference in self._leaves):
+            if leaf is not None:
+                self._paging.mark(leaf, _core.ROLES.index("parameter"), f"parameter.{number}")
 
     def _give_back(self) -> None:
         found: List[torch.Tensor] = []
@@ -546,7 +664,9 @@ class Live:
             return {}
         figures = self._run.figures()
         figures["process_bytes"] = _computer.most_resident_bytes()
+        figures["process_bytes_before"] = self._most_before
         figures["taken_bytes"] = self._taken
+        figures["started"] = self._started
         figures["exposed_at"] = dict(self._lines.most_common(20))
         figures["split_ops"] = self._paging.split_ops()
         figures["update_tasks"] = self._updates.tasks
@@ -579,14 +699,16 @@ class Live:
             return self._trace
         trace = self.recorded_ops()
         if trace is not None:
-            models = objects.find_models()
             trace.header = {
-                "model": type(models[0]).__name__ if models else "",
+                "model": "", "precision": "", **self._described,
                 "batch": self._batch[0], "sequence_length": self._batch[1],
-                "precision": objects.precision_of(models), "hardware": objects.hardware_name(self._options.device),
-                "recorded_by": "tencache run python",
+                "hardware": objects.hardware_name(self._options.device), "recorded_by": "tencache run python",
             }
         return trace
+
+
+def _has_tensors(module: Any) -> bool:
+    return next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
 
 
 def _flatten(values: Any) -> List[Any]:

@@ -18,6 +18,10 @@ _STATUS_OUT_OF_MEMORY = 1
 OutOfMemoryError = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
 
 
+class _AdoptedBytes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("adopted", "in_files", "left", "mapped")]
+
+
 class Paging:
     """The library's functions, and what it has moved so far."""
 
@@ -46,13 +50,16 @@ class Paging:
     def __init__(self, device: str, library: ctypes.CDLL) -> None:
         self.device, self._library = device, library
         pointers, size = ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t
-        ids, bytes_ = ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(ctypes.c_uint64)
+        ids, sums = ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(_AdoptedBytes)
         library.tencache_program_message.restype = ctypes.c_char_p
         library.tencache_program_split_ops.restype = ctypes.c_uint64
         library.tencache_program_synchronize.restype = ctypes.c_char_p
         library.tencache_program_attach.argtypes = [ctypes.c_void_p]
         library.tencache_program_guard.argtypes = library.tencache_program_page_all.argtypes = [ctypes.c_int]
-        library.tencache_program_adopt.argtypes = [pointers, size, bytes_, bytes_, bytes_]
+        library.tencache_program_split_all_lists.argtypes = [ctypes.c_int]
+        library.tencache_program_know_parts.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        library.tencache_program_adopt.argtypes = [pointers, size, sums]
+        library.tencache_program_adopt_mapped.argtypes = [pointers, size, pointers, size, sums]
         library.tencache_program_give_back.argtypes = [pointers, size]
         library.tencache_program_paged.argtypes = [ctypes.c_void_p]
         library.tencache_program_expose.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
@@ -70,7 +77,10 @@ class Paging:
         library.tencache_program_update_tasks.argtypes = [ctypes.c_void_p, ctypes.c_char_p,
                                                           ctypes.POINTER(ctypes.c_int32), pointers, size,
                                                           ctypes.POINTER(size)]
-        self.adopted_bytes = self.file_bytes = self.left_bytes = 0
+        self.adopted_bytes = self.file_bytes = self.left_bytes = 0  # of the run that is attached
+        whole = torch.UntypedStorage(16)
+        part = torch.empty(0, dtype=torch.uint8).set_(whole[8:16])
+        library.tencache_program_know_parts(part._cdata, whole._cdata)
 
     def _check(self, status: int) -> None:
         if status == 0:
@@ -90,6 +100,7 @@ class Paging:
         return ctypes.cast(function, ctypes.c_void_p).value or 0 if self.device == "cuda" else 0
 
     def attach(self, abi: int) -> None:
+        self.adopted_bytes = self.file_bytes = self.left_bytes = 0
         self._check(self._library.tencache_program_attach(abi))
 
     def guard(self, on: bool) -> bool:
@@ -100,15 +111,24 @@ class Paging:
         """Off: only what is allocated beside paged tensors is paged."""
         self._library.tencache_program_page_all(on)
 
-    def adopt(self, tensors: List[Any]) -> None:
-        adopted, in_files, left = ctypes.c_uint64(0), ctypes.c_uint64(0), ctypes.c_uint64(0)
-        array, count = self._addresses(tensors)
-        status = self._library.tencache_program_adopt(array, count, ctypes.byref(adopted), ctypes.byref(in_files),
-                                                      ctypes.byref(left))
-        self.adopted_bytes += adopted.value
-        self.file_bytes += in_files.value
-        self.left_bytes += left.value
+    def adopt(self, tensors: List[Any]) -> int:
+        """Returns how many bytes of them lie in files that PyTorch has mapped, and wait for `adopt_mapped`."""
+        sums = _AdoptedBytes()
+        return self._add_up(self._library.tencache_program_adopt(*self._addresses(tensors), ctypes.byref(sums)), sums)
+
+    def adopt_mapped(self, tensors: List[Any], everything: List[Any]) -> int:
+        """`everything`: all tensors of the program. Returns how many bytes were left alone, as others may use them."""
+        sums = _AdoptedBytes()
+        self._add_up(self._library.tencache_program_adopt_mapped(*self._addresses(tensors), *self._addresses(everything),
+                                                                 ctypes.byref(sums)), sums)
+        return sums.left
+
+    def _add_up(self, status: int, sums: _AdoptedBytes) -> int:
+        self.adopted_bytes += sums.adopted
+        self.file_bytes += sums.in_files
+        self.left_bytes += sums.left
         self._check(status)
+        return sums.mapped
 
     def give_back(self, tensors: List[Any]) -> None:
         self._check(self._library.tencache_program_give_back(*self._addresses(tensors)))
@@ -129,6 +149,10 @@ class Paging:
     def split_ops(self) -> int:
         """Ops on lists of tensors that ran in groups, so far."""
         return int(self._library.tencache_program_split_ops())
+
+    def split_all_lists(self, on: bool) -> None:
+        """Ops on lists run element by element, so that the largest op is as large as it has to be."""
+        self._library.tencache_program_split_all_lists(on)
 
     def pin(self, tensors: List[Any], written: bool = False) -> Any:
         """Brings all of them in and keeps them there, for system calls that are given their addresses, until `unpin` of

@@ -4,20 +4,25 @@ prediction, and the report."""
 from __future__ import annotations
 
 import argparse
+import atexit
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 from typing import Callable, List, Sequence, Tuple
 
+from tencache_recorder import Recorded
+
 from . import _computer, _core, _ranks
 from ._commands import info
 from ._core import Error
-from ._live import Live, Options
+from ._live import Live, NoRoom, Options
 
 _RECORDED_STEPS = 5  # of a recording, after two that warm up
+_KNOWN_SHARE = 0.9   # of ops; where fewer come as the policy expects, the report begins with that
 
 
 def _settings(pairs: Sequence[str]) -> dict:
@@ -49,8 +54,9 @@ class Recording:
     largest_op_bytes: int = 0
 
 
-def _record(options: Options, script: List[str]) -> Recording:
-    """A few steps in a process of their own, in the memory that the run will have, or that this computer has free."""
+def _record(options: Options, script: List[str], text: str, share: bool) -> Recording:
+    """A few steps in a process of their own, in the memory that the run will have, or that this computer has free. `text`: of
+    a script that comes from standard input. `share`: how much memory the run will have is to be found out."""
     with tempfile.TemporaryDirectory(prefix="tencache-") as folder:
         trace = os.path.join(folder, "step.trace.jsonl")
         words = [sys.executable, "-m", "tencache", "run", "python", "-p", "lru", "--no-pace", "--recording", trace,
@@ -59,6 +65,8 @@ def _record(options: Options, script: List[str]) -> Recording:
             words += ["--directory", directory]
         if options.optimizer_tasks:
             words.append("--optimizer-tasks")
+        if share:
+            words.append("--one-by-one")
         if options.memory:
             words += ["--memory", options.memory] + (["--reserve", options.reserve] if options.reserve else [])
         elif options.gpu_memory and not options.gpu_memory.endswith("%"):
@@ -66,9 +74,8 @@ def _record(options: Options, script: List[str]) -> Recording:
         else:  # never without a limit
             words += ["--gpu-memory", f"{int(0.7 * _computer.free_bytes(options.device) / _ranks.count_here())}B"]
         _say(f"recording {_RECORDED_STEPS} steps of {script[0]}, after two that warm up")
-        done = subprocess.run(words + ["--", *script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace",
-                              env=_ranks.environment_of_rehearsal())
+        done = subprocess.run(words + ["--", *script], input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, errors="replace", env=_ranks.environment_of_rehearsal())
         if not os.path.exists(trace):
             sys.stderr.write("".join(line + "\n" for line in done.stdout.splitlines()[-30:]))
             raise Error(f"recording {script[0]} failed (exit code {done.returncode}; its last lines are above)")
@@ -79,19 +86,21 @@ def _record(options: Options, script: List[str]) -> Recording:
 
 
 def _recorder(run: Live, path: str) -> Tuple[List[_core.Trace], Callable[[], None]]:
-    """Recorded traces, and what is called after each step: it writes the median of some, and ends the process."""
+    """Recorded traces, and what is called after each step: it writes the median of some, and leaves the script. The script's
+    own blocks are left on the way, so that its temporary files go."""
     traces: List[_core.Trace] = []
 
     def on_boundary() -> None:
         if run.steps > 2:
             traces.append(run.recorded_ops())
-        if len(traces) == _RECORDED_STEPS:
-            traces[-1] = run.recorded()
-            _write_recording(run, traces, path)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            _ranks.leave_together()
-            os._exit(0)  # nothing that the script does at its end
+        if len(traces) < _RECORDED_STEPS:
+            return
+        if os.path.exists(path):  # the script has caught what should leave it
+            os._exit(0)
+        traces[-1] = run.recorded()
+        _write_recording(run, traces, path)
+        _ranks.leave_together()
+        raise Recorded()
     return traces, on_boundary
 
 
@@ -117,9 +126,12 @@ def _share(options: Options, recording: Recording) -> str:
         raise Error(f"--gpu-memory: '{options.gpu_memory}' is no size and no percentage of the program's peak, such as "
                     "8GiB or 50%")
     size = int(recording.peak_bytes * percent / 100)
-    _say(f"--gpu-memory: {options.gpu_memory} of {_size(recording.peak_bytes)} alive at once is {_size(size)}" +
-         (f"; the largest op, {recording.largest_op}, needs {_size(recording.largest_op_bytes)}"
-          if recording.largest_op else ""))
+    text = (f"--gpu-memory: {options.gpu_memory} of {_size(recording.peak_bytes)} alive at once is {_size(size)}" +
+            (f"; the largest op, {recording.largest_op}, needs {_size(recording.largest_op_bytes)}"
+             if recording.largest_op else ""))
+    if size < recording.largest_op_bytes:
+        raise Error(f"{text}: give {math.ceil(100 * recording.largest_op_bytes / recording.peak_bytes)}% or more")
+    _say(text)
     return f"{size}B"
 
 
@@ -130,6 +142,7 @@ def _peak(trace: _core.Trace) -> int:
 def _prepare(arguments: argparse.Namespace, options: Options) -> Live:
     """Settles what the options leave open, and predicts if that is asked for."""
     script = [arguments.script] + arguments.arguments
+    text = getattr(arguments, "text", "")
     predicting = arguments.predict or bool(arguments.prediction)
     share = options.gpu_memory.endswith("%")
     if predicting and options.faults:
@@ -141,7 +154,7 @@ def _prepare(arguments: argparse.Namespace, options: Options) -> Live:
             trace = _core.Trace._load(arguments.trace)
             recording = Recording(trace, _peak(trace))
         else:
-            recording = _record(checked, script)
+            recording = _record(checked, script, text, share)
     if share:
         checked = dataclasses.replace(checked, gpu_memory=_share(options, recording))
     if not predicting:
@@ -159,21 +172,38 @@ def _prepare(arguments: argparse.Namespace, options: Options) -> Live:
 # ---- The run ---------------------------------------------------------------------------------------------------------
 
 
+def _process_line(figures: dict, options: Options) -> str:
+    budget = _core.parse_bytes(options.memory) if options.memory else 0
+    after, before = figures["process_bytes"], figures["process_bytes_before"]
+    line = f"the process used {_size(max(after, before))} at most"
+    if budget and after > budget:
+        line += f", {_size(after - budget)} more than --memory: keep more with --reserve"
+    elif budget and before > budget:
+        line += (f", {_size(before - budget)} more than --memory, before its first parameter (what it imports), and "
+                 f"{_size(after)} since")
+    return line
+
+
 def _report(run: Live, options: Options) -> None:
     figures = run.report()
     if not figures:
         _say("nothing was paged: the script made no parameter")
         return
+    if not figures["started"]:
+        _say("nothing was paged but parameters: the script called no model, and made no backward pass")
+        _say(_process_line(figures, options))
+        return
+    known = figures["ops_on_schedule"] / figures["ops"] if figures["ops"] else 1
+    if known < _KNOWN_SHARE:
+        _say(f"the policy was blind for {100 * (1 - known):.0f} % of the ops, since the steps differ: what they need was "
+             f"fetched when they asked for it (first in {figures['first_deviation'] or 'an evaluation'})")
     text = run.answer_text()
     if text:
         sys.stderr.write(text if text.endswith("\n") else text + "\n")
     lines = [f"{_size(figures['peak_bytes'])} alive at once in {_size(figures['gpu_memory_bytes'])}; the largest op, "
              f"{figures['largest_op']}, needs {_size(figures['largest_op_bytes'])}: the least --gpu-memory "
              "that will do"]
-    lines.append(f"the process used {_size(figures['process_bytes'])} at most")
-    if options.memory and figures["process_bytes"] > _core.parse_bytes(options.memory):
-        over = figures["process_bytes"] - _core.parse_bytes(options.memory)
-        lines[-1] += f", {_size(over)} more than --memory: keep more with --reserve"
+    lines.append(_process_line(figures, options))
     if figures["bytes_left_in_files"]:
         lines.append(f"{_size(figures['bytes_left_in_files'])} were read from the files that they were loaded from")
     if figures["unadopted_bytes"]:
@@ -193,7 +223,8 @@ def _report(run: Live, options: Options) -> None:
 class Session:
     """The live run of a script that has just imported PyTorch. Ends the process with a message where it cannot be."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, new_program: bool) -> None:
+        """`new_program`: as Live.start()."""
         for name in ("json", "record", "prediction"):
             setattr(arguments, name, _ranks.own_file(getattr(arguments, name)))
         self._arguments = arguments
@@ -208,13 +239,28 @@ class Session:
         except Error as error:
             sys.exit("tencache: " + _ranks.say_first(str(error)))
         self._traces: List[_core.Trace] = []
+        self._refused = False
         if arguments.recording:
             self._run.record_all = True
+            self._run.list_elements(arguments.one_by_one)
             self._traces, self._run.on_boundary = _recorder(self._run, arguments.recording)
-        self._run.start()
+        self._run.start(new_program)
+
+    def failed(self, error: BaseException) -> None:
+        """What the script ended with. Ends the process where that was ours to say."""
+        if isinstance(error, NoRoom):
+            self._refused = True
+            sys.exit("tencache: " + _ranks.say_first(str(error)))
+        if isinstance(error, Recorded):
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)  # threads of the script may wait for something that it would have done at its end
 
     def end(self) -> None:
         """The script is over, however it ended."""
+        if self._refused:
+            return
         arguments, run = self._arguments, self._run
         run.finish()
         trace = run.recorded()

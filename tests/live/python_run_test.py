@@ -49,13 +49,15 @@ class Runs(unittest.TestCase):
             file.write(content)
         return self.path(name)
 
-    def call(self, *words, code=0):
-        done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    def call(self, *words, code=0, text=""):
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, input=text,
+                              env=dict(os.environ, TMPDIR=self.folder))
         self.assertEqual(done.returncode, code, done.stdout[-1000:] + done.stderr[-3000:])
         return done
 
-    def run_python(self, *words, code=0):
-        return self.call("-m", "tencache", "run", "python", "--machine", self.machine, "--no-pace", *words, code=code)
+    def run_python(self, *words, code=0, text=""):
+        return self.call("-m", "tencache", "run", "python", "--machine", self.machine, "--no-pace", *words, code=code,
+                         text=text)
 
     def plain(self):
         return self.call(self.program, "8").stdout
@@ -86,6 +88,32 @@ print(torch.get_num_threads(), float(torch.nn.Linear(2, 2)(torch.ones(2)).sum())
 
     def test_a_script_without_pytorch(self):
         self.assertIn("did not import torch", self.run_python("--", self.file("plain.py", "print(1)")).stderr)
+
+    def test_modules_commands_and_standard_input_run_as_under_python(self):
+        package = self.path("package")
+        os.mkdir(package)
+        self.file("package/__main__.py", "import sys; print(__name__, sys.argv[1:])")
+        for words, text, expected in [(["-c", "import sys; print(__name__, sys.argv)", "-x"], "", "__main__ ['-c', '-x']"),
+                                      (["-", "a"], "import sys\nprint(__name__, sys.argv)", "__main__ ['-', 'a']"),
+                                      (["-m", "package", "--", "b"], "", "__main__ ['--', 'b']")]:
+            done = subprocess.run([sys.executable, "-m", "tencache", "run", "python", "--", *words], input=text,
+                                  capture_output=True, text=True, cwd=self.folder)
+            self.assertEqual((done.returncode, done.stdout), (0, expected + "\n"), done.stderr)
+        self.assertIn("give a module", self.run_python("--", "-m", code=1).stderr)
+
+    def test_a_rehearsal_leaves_no_temporary_folder_and_the_script_comes_from_standard_input(self):
+        script = ("import atexit, tempfile\natexit.register(print, 'left')\nwith tempfile.TemporaryDirectory():\n" +
+                  "".join("    " + line + "\n" for line in PROGRAM.strip().splitlines()))
+        before = set(os.listdir(self.folder))
+        done = self.run_python("--gpu-memory", "60%", "--", "-", "9", text=script)
+        self.assertEqual(done.stdout, self.call(self.program, "9").stdout + "left\n")
+        self.assertIn("recording 5 steps", done.stderr)
+        self.assertEqual(set(os.listdir(self.folder)), before)
+
+    def test_a_share_that_is_too_small_is_an_error_before_the_script_runs(self):
+        done = self.run_python("--gpu-memory", "5%", "--", self.program, "9", code=1)
+        self.assertEqual(done.stdout, "")
+        self.assertRegex(done.stderr.splitlines()[-1], r"the largest op, aten::\w+, needs .*: give \d+% or more")
 
     def test_a_share_is_of_the_recorded_peak_and_the_prediction_is_compared(self):
         prediction, answer, timeline = self.path("p.json"), self.path("r.json"), self.path("t.json")
@@ -146,7 +174,33 @@ print(torch.get_num_threads(), float(torch.nn.Linear(2, 2)(torch.ones(2)).sum())
 
     def test_memory_that_leaves_nothing_to_tensors_is_an_error(self):
         done = self.run_python("--memory", "64MiB", "--", self.program, "8", code=1)
-        self.assertIn("leave nothing to tensors", done.stderr)
+        self.assertIn("leave nothing to tensors", done.stderr.splitlines()[-1])
+        self.assertNotIn("Traceback", done.stderr)
+
+    def test_memory_that_was_used_before_the_first_parameter_is_no_matter_of_the_reserve(self):
+        program = self.file("imports.py", "import torch\nused = bytearray(900 << 20)\ndel used\n" + PROGRAM)
+        done = self.run_python("--memory", "700MiB", "--", program, "4")
+        self.assertIn("more than --memory, before its first parameter", done.stderr)
+        self.assertNotIn("--reserve", done.stderr)
+
+    def test_the_report_begins_with_a_policy_that_is_blind(self):
+        program = self.file("growing.py", """
+import torch
+net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(8):
+    x = torch.randn(4, 64)
+    for layer in net:
+        x = layer(x)
+        for _ in range(4 * step):
+            x = x.sin()
+    x.sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""")
+        said = self.run_python("--gpu-memory", "8MiB", "--", program).stderr.splitlines()
+        self.assertRegex(said[0], r"the policy was blind for \d+ % of the ops .* \(first in step 2: op ")
+        self.assertNotIn("blind", self.run_python("--gpu-memory", "8MiB", "--", self.program, "4").stderr)
 
     def test_what_is_wrong_is_one_line(self):
         for words, expected in [(["-p", "best"], "best"), (["--gpu-memory", "x%"], "x%"),

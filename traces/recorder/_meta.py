@@ -1,5 +1,6 @@
 """Records a model without its memory: under fake tensors ops have shapes and order, but no content and no time."""
 
+import inspect
 import os
 import subprocess
 
@@ -30,10 +31,69 @@ def _load(config):
     return transformers, loaded
 
 
-def _class_for(transformers, config):
-    """What the configuration says that it is of: BERT predicts masked tokens, most others the next one."""
-    masked = any(name.endswith("ForMaskedLM") for name in getattr(config, "architectures", None) or [])
-    return transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+def _computes_loss(kind):
+    parameters = inspect.signature(kind.forward).parameters
+    return "labels" in parameters or "return_loss" in parameters
+
+
+def _class_for(transformers, config, say):
+    """What the configuration says that it is of, if that can be trained; else what its kind of model is trained as."""
+    names = getattr(config, "architectures", None) or []
+    for name in names:
+        kind = getattr(transformers, name, None)
+        if kind is not None and _computes_loss(kind):
+            return kind
+    for kind in ("AutoModelForSeq2SeqLM" if getattr(config, "is_encoder_decoder", False) else "AutoModelForCausalLM",
+                 "AutoModelForMaskedLM"):
+        mapping = getattr(transformers, kind)._model_mapping
+        if type(config) in mapping:
+            found = mapping[type(config)]
+            if names:
+                say(f"{names[0]} computes no loss: recorded as {found.__name__}")
+            return found
+    raise RecorderError(f"a model of kind '{config.model_type}' ({', '.join(names) or 'no architectures'}) computes no loss "
+                        "that is known here: name a class that does in architectures, or record a script of your own")
+
+
+def _inputs_for(model, batch, sequence_length):
+    """What a step of it is given, by the arguments of its forward, and in words what that is."""
+    config, wanted = model.config, inspect.signature(model.forward).parameters
+    of_text = getattr(config, "text_config", None) or config
+    of_images = getattr(config, "vision_config", None) or config
+    inputs, words = {}, []
+    if "input_ids" in wanted:
+        length = sequence_length
+        if of_text is not config:  # of pairs of texts and images the text is as long as the model knows
+            length = min(sequence_length, getattr(of_text, "max_position_embeddings", sequence_length))
+        inputs["input_ids"] = torch.zeros((batch, length), dtype=torch.long)
+        words.append(f"{length} tokens")
+    if "pixel_values" in wanted:
+        size = getattr(of_images, "image_size", None)
+        if size is None:
+            raise RecorderError(f"{type(model).__name__}: its configuration has no image_size; record a script of your own")
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        inputs["pixel_values"] = torch.zeros((batch, getattr(of_images, "num_channels", 3), height, width),
+                                             dtype=model.dtype)
+        words.append(f"an image of {height} × {width}")
+    if "input_features" in wanted:
+        frames = 2 * config.max_source_positions
+        inputs["input_features"] = torch.zeros((batch, config.num_mel_bins, frames), dtype=model.dtype)
+        words.append(f"{frames} frames of sound")
+    if not inputs:
+        raise RecorderError(f"{type(model).__name__}: what its forward is given is not known here (it takes "
+                            f"{', '.join(list(wanted)[:4])}, …); record a script of your own")
+    if "labels" in wanted:
+        predicts_tokens = "input_ids" in wanted or "decoder_input_ids" in wanted
+        length = min(sequence_length, getattr(config, "max_target_positions", sequence_length))
+        if predicts_tokens and "input_ids" not in wanted:
+            words.append(f"{length} tokens to be said")
+        one_each = not predicts_tokens or type(model).__name__.endswith("ForSequenceClassification")
+        inputs["labels"] = torch.zeros((batch,) if one_each else (batch, length), dtype=torch.long)
+    else:
+        inputs["return_loss"] = True
+    if "use_cache" in wanted:
+        inputs["use_cache"] = False
+    return inputs, ", ".join(words)
 
 
 def _without_masks(transformers):
@@ -42,6 +102,12 @@ def _without_masks(transformers):
     masks = getattr(transformers, "masking_utils", None)
     if hasattr(masks, "find_packed_sequence_indices"):
         masks.find_packed_sequence_indices = lambda *_, **__: None
+
+
+def _without_initial_values(transformers):
+    """Tensors without content have none, and some are drawn until they are within bounds."""
+    if hasattr(transformers.PreTrainedModel, "initialize_weights"):
+        transformers.PreTrainedModel.initialize_weights = lambda model: None
 
 
 def _dropout_as_on_a_gpu():
@@ -101,12 +167,13 @@ def record_meta(config, output, *, gpu, batch, sequence_length, precision, maste
     recorded = output if gpu is None else _untimed_name(output)
     transformers, loaded = _load(config)
     _without_masks(transformers)
+    _without_initial_values(transformers)
     _dropout_as_on_a_gpu()
     with FakeTensorMode(allow_non_fake_inputs=True):
         plain = torch.get_default_dtype()
         torch.set_default_dtype(_TYPES[precision])
         try:
-            model = _class_for(transformers, loaded).from_config(loaded)
+            model = _class_for(transformers, loaded, say)._from_config(loaded)
         finally:
             torch.set_default_dtype(plain)
         model.train()
@@ -116,11 +183,11 @@ def record_meta(config, output, *, gpu, batch, sequence_length, precision, maste
             optimizer = _MasterAdamW(model.parameters())
         else:
             optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-        options = {} if type(model).__name__.endswith("ForMaskedLM") else {"use_cache": False}
-        tokens = torch.zeros((batch, sequence_length), dtype=torch.long)
+        inputs, words = _inputs_for(model, batch, sequence_length)
+        say(f"{type(model).__name__}, {batch} × {words}")
         with record(recorded, step=1, model=model, name=os.path.basename(config), quiet=True, timed=False):
             for _ in range(2):
-                model(input_ids=tokens, labels=tokens, **options).loss.backward()
+                model(**inputs).loss.backward()
                 optimizer.step()
                 model.zero_grad()
     if gpu is None:

@@ -28,9 +28,10 @@ def unwrap(module):
     return module
 
 
-def _live(kind):
+def live(*kinds):
+    """The live objects of these types."""
     # By type(): isinstance would ask proxies for the class of what they stand for.
-    return [candidate for candidate in gc.get_objects() if issubclass(type(candidate), kind)]
+    return [candidate for candidate in gc.get_objects() if issubclass(type(candidate), kinds)]
 
 
 def _elements(module, of=None):
@@ -45,20 +46,26 @@ def _elements(module, of=None):
     return total
 
 
-def find_models():
-    """The modules that are no part of others, those first whose parameters an optimizer updates."""
+def find_program():
+    """(models, optimizers): the modules that are no part of others, those first whose parameters an optimizer updates,
+    and the optimizers. Looks at every object of the process: a matter of some tenths of a second."""
     gc.collect()  # models that nobody has any more
+    found = live(torch.nn.Module, torch.optim.Optimizer)
     modules = []
-    for module in _live(torch.nn.Module):
-        try:
-            modules.append((module, list(module.children())))
-        except AttributeError:  # made, but not initialised
-            pass
+    for module in found:
+        if isinstance(module, torch.nn.Module):
+            try:
+                modules.append((module, list(module.children())))
+            except AttributeError:  # made, but not initialised
+                pass
+    optimizers = [optimizer for optimizer in found
+                  if isinstance(optimizer, torch.optim.Optimizer) and getattr(optimizer, "param_groups", None)]
     children = {id(child) for _, below in modules for child in below}
     roots = {id(unwrap(module)): unwrap(module) for module, _ in modules if id(module) not in children}
-    trained = {id(parameter) for optimizer in find_optimizers() for group in optimizer.param_groups
+    trained = {id(parameter) for optimizer in optimizers for group in optimizer.param_groups
                for parameter in group["params"]}
-    return sorted(roots.values(), key=lambda root: (-_elements(root, trained), -_elements(root)))
+    models = sorted(roots.values(), key=lambda root: (-_elements(root, trained), -_elements(root)))
+    return models, optimizers
 
 
 def is_sharded(models):
@@ -66,9 +73,10 @@ def is_sharded(models):
     return not names.isdisjoint({"FullyShardedDataParallel", "FSDPModule"})
 
 
-def find_optimizers():
-    wrapped = _live(torch.optim.Optimizer)
-    return [optimizer for optimizer in wrapped if getattr(optimizer, "param_groups", None)]
+def trained_sets(optimizers):
+    """The sets of parameters that are updated together: a wrapper's and that of the optimizer in it are one."""
+    return {frozenset(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+            for optimizer in optimizers}
 
 
 def module_names(models):

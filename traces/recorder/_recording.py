@@ -1,7 +1,6 @@
 """The context manager: counts steps, observes the one that is wanted, writes it."""
 
 import ctypes
-import gc
 import json
 import os
 import subprocess
@@ -44,7 +43,7 @@ class Recording:
         self._error = None
         self._backend = self._leave_hook = None
         self._shape = [0, 0]
-        self._told_of_shards = False
+        self._told_of_shards = self._told_of_optimizers = False
         self.done = False
         self.path = self.duration_seconds = None
 
@@ -156,18 +155,22 @@ class Recording:
             self._begin()
 
     def _begin(self):
-        models = self._models()
+        models, optimizers = self._find()
         self._shape_before = list(self._shape)
         if _program.is_sharded(models) and not self._told_of_shards:
             self._told_of_shards = True
             self._say("the model is sharded by FSDP, which frees parameters and fills them again in the same storage: in "
                       "the trace they take memory all the time")
-        self._roles_before = _program.find_roles(models, _program.find_optimizers())
+        if self._per_step == 1 and len(_program.trained_sets(optimizers)) > 1 and not self._told_of_optimizers:
+            self._told_of_optimizers = True
+            self._say(f"the program has {len(_program.trained_sets(optimizers))} optimizers: what is recorded ends with the "
+                      "first one's step; to record a step of all of them, give their number (--optimizer-steps)")
+        self._roles_before = _program.find_roles(models, optimizers)
         self._backend.begin(models, self._roles_before)
 
     def _end(self):
         self._backend.end()
-        roles = _program.find_roles(self._models(), _program.find_optimizers())
+        roles = _program.find_roles(*self._find())
         return dict(self._backend.take(), roles=roles, roles_before=self._roles_before)
 
     def _finish(self):
@@ -175,11 +178,12 @@ class Recording:
         self.path = self._backend.write(self._taken, self._target, self._header())
         self.done = True
 
+    def _find(self):
+        models, optimizers = _program.find_program()
+        return models if self._model is None else [_program.unwrap(self._model)], optimizers
+
     def _models(self):
-        if self._model is None:
-            return _program.find_models()
-        gc.collect()  # optimizers that nobody has any more
-        return [_program.unwrap(self._model)]
+        return self._find()[0] if self._model is None else [_program.unwrap(self._model)]
 
     def saw_batch(self, batch, sequence_length):
         """The model's forward has begun, with so much."""

@@ -18,6 +18,12 @@
 #include "executor/torch/recorder/op_schema.h"
 #include "executor/torch/torch_cuda.h"
 
+// Adds up how many bytes are the runtime's now, how many of them stay in the file that they lie in, and how many were left
+// alone. `mapped`: how many lie in files that PyTorch has mapped, and wait for tencache_program_adopt_mapped.
+struct tencache_adopted_bytes {
+  uint64_t adopted, in_files, left, mapped;
+};
+
 namespace tencache {
 namespace {
 
@@ -69,6 +75,14 @@ std::vector<std::uint32_t> ids_of(void* const* tensors, std::size_t count) {
   return paging::tensors_of(tensors_at(tensors, count));
 }
 
+void add_up(const paging::Adopted& one, tencache_adopted_bytes& sums) {
+  using enum paging::Adoption;
+  if (one.how == adopted || one.how == left_in_file) sums.adopted += one.bytes;
+  if (one.how == left_in_file) sums.in_files += one.bytes;
+  if (one.how == foreign) sums.left += one.bytes;
+  if (one.how == mapped) sums.mapped += one.bytes;
+}
+
 const std::shared_ptr<Update>& of(void* update) { return *static_cast<std::shared_ptr<Update>*>(update); }
 
 }  // namespace
@@ -116,17 +130,26 @@ int tencache_program_guard(int on) {
   return before ? 1 : 0;
 }
 
-// How many bytes are the runtime's now, how many of them stay in the file that they lie in, and how many were left alone.
-int tencache_program_adopt(void* const* tensors, size_t count, uint64_t* adopted_bytes, uint64_t* file_bytes,
-                           uint64_t* left_bytes) {
+int tencache_program_adopt(void* const* tensors, size_t count, tencache_adopted_bytes* sums) {
   return guarded([&] {
-    each_storage(tensors, count, [&](c10::StorageImpl& storage) {
-      const paging::Adoption how = paging::adopt(storage);
-      if (how == paging::Adoption::adopted || how == paging::Adoption::left_in_file) *adopted_bytes += storage.nbytes();
-      if (how == paging::Adoption::left_in_file) *file_bytes += storage.nbytes();
-      if (how == paging::Adoption::foreign) *left_bytes += storage.nbytes();
-    });
+    each_storage(tensors, count,
+                 [&](c10::StorageImpl& storage) { add_up({paging::adopt(storage), storage.nbytes()}, *sums); });
   });
+}
+
+// `all`: all tensors of the program.
+int tencache_program_adopt_mapped(void* const* tensors, size_t count, void* const* all, size_t all_count,
+                                  tencache_adopted_bytes* sums) {
+  return guarded([&] {
+    for (const paging::Adopted& one : paging::adopt_mapped(tensors_at(tensors, count), tensors_at(all, all_count))) {
+      add_up(one, *sums);
+    }
+  });
+}
+
+// `part`: a tensor whose storage is a part of `whole`, a storage.
+void tencache_program_know_parts(void* part, void* whole) {
+  paging::know_parts(tensor_at(part), static_cast<const c10::StorageImpl*>(whole));
 }
 
 int tencache_program_give_back(void* const* tensors, size_t count) {
@@ -151,6 +174,7 @@ int tencache_program_expose_all() { return guarded(paging::expose_all); }
 
 // Ops on lists of tensors that ran in groups, so far.
 uint64_t tencache_program_split_ops() { return paging::split_ops(); }
+void tencache_program_split_all_lists(int on) { paging::split_all_lists(on != 0); }
 
 // `role`: Role of core/trace.h.
 int tencache_program_mark(void* tensor, int role, const char* name) {

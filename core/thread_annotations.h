@@ -3,6 +3,7 @@
 //   Mutex mutex_;
 //   int count_ TENCACHE_GUARDED_BY(mutex_) = 0;
 //   void add() TENCACHE_REQUIRES(mutex_);         // the caller holds it
+//   void assert_held() const TENCACHE_ASSERTS(mutex_) {}  // its caller's owner guards it with this mutex
 //
 // libstdc++'s own types carry no such attributes, so Mutex, MutexLock and Condition wrap them and cost nothing more.
 // Lambdas are checked as functions of their own: wait in a loop rather than with a predicate, or annotate the lambda.
@@ -23,6 +24,7 @@
 #define TENCACHE_EXCLUDES(...) TENCACHE_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
 #define TENCACHE_ACQUIRE(...) TENCACHE_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))
 #define TENCACHE_RELEASE(...) TENCACHE_THREAD_ATTRIBUTE(release_capability(__VA_ARGS__))
+#define TENCACHE_ASSERTS(...) TENCACHE_THREAD_ATTRIBUTE(assert_capability(__VA_ARGS__))
 #define TENCACHE_UNCHECKED_LOCKS TENCACHE_THREAD_ATTRIBUTE(no_thread_safety_analysis)
 
 namespace tencache {

@@ -16,8 +16,8 @@
 // that were mapped when they were submitted: `map` comes before `submit`; `unmap` and `tensor_destroyed` come after
 // everything submitted that touches the chunk.
 //
-// Threading: calls of Machine come from one thread at a time. `wait`, `wait_for`, `stop`, `now`, `address`, `bytes`
-// and `last_error` may be called from any thread at any time.
+// Threading: calls of Machine come from one thread at a time. `wait`, `wait_for`, `stop`, `submitted`, `now`,
+// `address`, `bytes` and `last_error` may be called from any thread at any time.
 #pragma once
 
 #include <chrono>
@@ -79,6 +79,8 @@ class HostMachine final : public Machine {
 
   // Waits for the next completion even while nothing is under way. False at the time limit and after `stop`.
   bool wait_for(Completion& completion, std::chrono::nanoseconds limit) { return lanes_->wait_for(completion, limit); }
+  // Copies and ops so far; each completes once.
+  std::uint64_t submitted() const { return lanes_->submitted(); }
   // From now on `wait` and `wait_for` return false, also those that wait already.
   void stop() { lanes_->stop(); }
 

@@ -157,6 +157,11 @@ void WorkLanes::stop() {
   arrived_.notify_all();
 }
 
+std::uint64_t WorkLanes::submitted() const {
+  const MutexLock lock(mutex_);
+  return last_fence_;
+}
+
 Nanoseconds WorkLanes::now() const { return clock_ns() - origin_ns_; }
 
 std::string WorkLanes::last_error() const {

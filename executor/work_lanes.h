@@ -63,6 +63,8 @@ class WorkLanes {
   // Waits even while nothing is under way. False at the time limit, and after `stop`.
   bool wait_for(Completion& completion, std::chrono::nanoseconds limit);
   void stop();
+  // So far; each has a completion in the end, whatever becomes of it.
+  std::uint64_t submitted() const;
   Nanoseconds now() const;
   // Of the last work that failed; empty if none did.
   std::string last_error() const;

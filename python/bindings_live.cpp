@@ -133,7 +133,7 @@ class PythonLiveRun {
     } catch (const std::exception&) {
       // An earlier call threw it.
     }
-    const Bytes left = runtime_->live_bytes();
+    const Bytes left = runtime_->figures().live_bytes;
     if (left == 0) {
       serve_faults(nullptr);
       runtime_.reset();
@@ -150,7 +150,7 @@ class PythonLiveRun {
     if (setting_.accelerator == nullptr) keep_serving_faults();
     runtime().iteration_boundary();
     // The policy knows the schedule from here on.
-    if (++boundaries_ == first_named_step + 1) window_begin_ = runtime_->counters();
+    if (++boundaries_ == first_named_step + 1) window_begin_ = runtime_->figures().counters;
     if (timeline_) timeline_->add(parts_.take(), newly_recorded());
   }
 
@@ -158,11 +158,11 @@ class PythonLiveRun {
   void end() {
     runtime().finish_tasks();
     // What the last step lacks, where the program ends, is none.
-    deviations_ = {runtime_->deviations(), runtime_->first_deviation()};
+    deviations_ = deviations();
     runtime().iteration_boundary();
     run_ = runtime_->result();
     if (boundaries_ > first_named_step) {
-      run_.window = runtime_->counters() - window_begin_;
+      run_.window = runtime_->figures().counters - window_begin_;
       run_.period = boundaries_ - first_named_step;
     }
     if (!timeline_) return;
@@ -172,23 +172,23 @@ class PythonLiveRun {
   }
 
   py::dict figures() const {
-    const Counters counters = runtime_->counters();
+    const LiveFigures live = runtime_->figures();
     const MachineSpec& spec = runtime_->spec();
     py::dict figures, links;
-    for (std::size_t i = 0; i < spec.links.size(); ++i) links[spec.links[i].name.c_str()] = counters.links[i].bytes;
+    for (std::size_t i = 0; i < spec.links.size(); ++i) links[spec.links[i].name.c_str()] = live.counters.links[i].bytes;
     figures["link_bytes"] = links;
-    figures["peak_bytes"] = runtime_->peak_live_bytes();
-    figures["live_bytes"] = runtime_->live_bytes();
+    figures["peak_bytes"] = live.peak_live_bytes;
+    figures["live_bytes"] = live.live_bytes;
     figures["gpu_memory_bytes"] = spec.tiers.front().capacity;
-    figures["largest_op_bytes"] = runtime_->largest_op_bytes();
-    figures["largest_op"] = runtime_->largest_op();
-    figures["faults"] = runtime_->touches();
-    figures["evictions"] = counters.evictions;
+    figures["largest_op_bytes"] = live.largest_op_bytes;
+    figures["largest_op"] = live.largest_op;
+    figures["faults"] = live.touches;
+    figures["evictions"] = live.counters.evictions;
     figures["deviations"] = deviations().first;
     figures["first_deviation"] = deviations().second;
-    figures["ops"] = runtime_->ops();
-    figures["ops_on_schedule"] = runtime_->ops_on_schedule();
-    figures["stall_seconds"] = stall_seconds(counters);
+    figures["ops"] = live.ops;
+    figures["ops_on_schedule"] = live.ops_on_schedule;
+    figures["stall_seconds"] = stall_seconds(live.counters);
     return figures;
   }
 
@@ -206,9 +206,10 @@ class PythonLiveRun {
       paged.recorded = runtime_->recorded();
       paged.program = runtime_->program();
     }
-    paged.peak_live_bytes = runtime_->peak_live_bytes();
-    paged.largest_op_bytes = runtime_->largest_op_bytes();
-    paged.largest_op = runtime_->largest_op();
+    const LiveFigures live = runtime_->figures();
+    paged.peak_live_bytes = live.peak_live_bytes;
+    paged.largest_op_bytes = live.largest_op_bytes;
+    paged.largest_op = live.largest_op;
     std::tie(paged.deviations, paged.first_deviation) = deviations();
     Outcome outcome;
     outcome.policy = setting_.scenario.policy.name;
@@ -216,7 +217,7 @@ class PythonLiveRun {
     outcome.result = run_;
     outcome.program = paged.program;
     outcome.seconds = seconds;
-    outcome.faults = runtime_->fault_counts();
+    outcome.faults = live.faults;
     Workload workload = setting_.workload(paged.recorded);
     workload.scenario.iterations = step_seconds.size();
     const Prediction* const prediction = predicted_ != nullptr ? &predicted_->prediction : nullptr;
@@ -232,7 +233,9 @@ class PythonLiveRun {
   }
 
   std::pair<std::uint64_t, std::string> deviations() const {
-    return deviations_ ? *deviations_ : std::pair(runtime_->deviations(), runtime_->first_deviation());
+    if (deviations_) return *deviations_;
+    const LiveFigures live = runtime_->figures();
+    return {live.deviations, live.first_deviation};
   }
 
   static double stall_seconds(const Counters& counters) {

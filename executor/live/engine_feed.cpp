@@ -23,50 +23,12 @@ std::vector<bool> addressed_tiers(const MachineSpec& spec, const Layout& layout)
 
 }  // namespace
 
-// The port, and how much is under way there, which decides when waiting is hopeless.
-class EngineFeed::Tap final : public Machine {
- public:
-  explicit Tap(HostMachine& machine) : machine_(machine) {}
-
-  bool idle() const { return under_way_ == 0; }
-  void completed() { --under_way_; }
-
-  Fence submit(const CopyCommand& copy, Tag tag) override {
-    ++under_way_;
-    return machine_.submit(copy, tag);
-  }
-  Fence execute(const OpCommand& op, Tag tag) override {
-    ++under_way_;
-    return machine_.execute(op, tag);
-  }
-  void cancel(Fence fence) override { machine_.cancel(fence); }
-  bool wait(Completion& completion) override { return machine_.wait(completion); }
-  Nanoseconds now() const override { return machine_.now(); }
-  std::string last_error() const override { return machine_.last_error(); }
-  void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place, MappedFor what) override {
-    machine_.map(tensor, chunk, begin, bytes, place, what);
-  }
-  void unmap(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override {
-    machine_.unmap(tensor, chunk, begin, bytes, place);
-  }
-  void tensor_created(TensorId tensor, Bytes bytes) override { machine_.tensor_created(tensor, bytes); }
-  void tensor_destroyed(TensorId tensor) override { machine_.tensor_destroyed(tensor); }
-  void initialise(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override {
-    machine_.initialise(tensor, chunk, begin, bytes, place);
-  }
-
- private:
-  HostMachine& machine_;
-  std::uint64_t under_way_ = 0;
-};
-
 EngineFeed::EngineFeed(const MachineSpec& spec, Policy& policy, HostMachineOptions machine, EngineOptions engine,
                        OpBodies& bodies, Handled handled)
     : timeline_(engine.timeline), handled_(std::move(handled)) {
   if (machine.addressed.empty()) machine.addressed = addressed_tiers(spec, policy.layout(spec, nullptr));
   machine_ = std::make_unique<HostMachine>(spec, bodies, std::move(machine));
-  tap_ = std::make_unique<Tap>(*machine_);
-  engine_ = std::make_unique<Engine>(spec, *tap_, policy, nullptr, std::move(engine));
+  engine_ = std::make_unique<Engine>(spec, *machine_, policy, nullptr, std::move(engine));
   thread_ = std::thread([this] { feed(); });
 }
 
@@ -85,14 +47,14 @@ void EngineFeed::leak_memory() {
   static_cast<void>(machine_.release());
 }
 
-bool EngineFeed::idle() const { return tap_->idle(); }
+bool EngineFeed::idle() const { return machine_->submitted() == completions_; }
 
 void EngineFeed::feed() {
   Completion completion;
   while (!stopping_) {
     if (!machine_->wait_for(completion, patience)) continue;
     const MutexLock lock(mutex);
-    tap_->completed();
+    ++completions_;
     const std::size_t before = timeline_ != nullptr ? timeline_->spans.size() : 0;
     try {
       if (failure_ == nullptr) {

@@ -20,8 +20,8 @@
 // when a copy fails for good. Both leave everything consistent, so that the program may catch them and go on.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -34,20 +34,17 @@
 #include "core/error.h"
 #include "core/thread_annotations.h"
 #include "executor/host_machine.h"
-#include "executor/live/cpu_tasks.h"
+#include "executor/live/device_fence.h"
 #include "executor/live/engine_feed.h"
 #include "executor/live/live_abi.h"
 #include "executor/live/live_task.h"
+#include "executor/live/live_tasks.h"
 #include "executor/live/live_tensors.h"
 #include "executor/live/occupancy_labels.h"
-#include "executor/live/op_clock.h"
-#include "executor/live/op_turn.h"
-#include "executor/live/raw_access.h"
+#include "executor/live/op_gate.h"
 #include "executor/live/released_tensors.h"
 #include "executor/live/step_follower.h"
-#include "executor/live/task_bodies.h"
-#include "executor/live/task_plan.h"
-#include "executor/live/working_set.h"
+#include "executor/live/touch_server.h"
 
 namespace tencache {
 
@@ -59,6 +56,23 @@ struct LiveOptions {
   // With an accelerator (machine.accelerator): waits for all that the program has started there, on the thread that
   // announced it or another one. Throws Error when the device failed.
   std::function<void()> fence{};
+};
+
+// Until now.
+struct LiveFigures {
+  Counters counters;
+  // How often the program left the recorded order, and the first time in words ("step 5: op aten::relu where …").
+  std::uint64_t deviations = 0;
+  std::string first_deviation;
+  // Of steps since the schedule is known: ops, and those of them that the policy knew to come.
+  std::uint64_t ops = 0, ops_on_schedule = 0;
+  Bytes live_bytes = 0, peak_live_bytes = 0;  // of storages and owned tensors, in pages of the GPU tier
+  // The largest working set of one op that has run (what it uses and allocates; of an op in parts, its largest part),
+  // and the op's name: the least GPU memory.
+  Bytes largest_op_bytes = 0;
+  std::string largest_op;
+  std::uint64_t touches = 0;  // accesses of code outside ops that faulted
+  FaultCounts faults;         // injected
 };
 
 class LiveRuntime;
@@ -122,7 +136,6 @@ class LiveRuntime {
   bool touch(const void* address, bool written);
   // The address is known outside: writes that no op announces are noticed from now on. Waits for tasks that use it.
   void expose(TensorId tensor);
-  std::uint64_t touches() const;  // so far
   // The tensor's constant address in a memory tier; in tier 0 the storage's data pointer.
   std::byte* address(TensorId tensor, TierId tier = 0) const { return feed_.machine().address(tensor, tier); }
   Bytes bytes(TensorId tensor) const;
@@ -136,21 +149,7 @@ class LiveRuntime {
   const Program& program() const;
   void record_next();
   RunResult result() const;
-  Counters counters() const;
-  // How often the program left the recorded order, and the first time in words ("step 5: op aten::relu where …").
-  std::uint64_t deviations() const;
-  std::string first_deviation() const;
-  // Ops of steps since the schedule is known, and those of them that the policy knew to come.
-  std::uint64_t ops() const;
-  std::uint64_t ops_on_schedule() const;
-  // Live bytes of storages now, and at most; in pages of the GPU tier.
-  Bytes live_bytes() const;
-  Bytes peak_live_bytes() const;
-  FaultCounts fault_counts() const;
-  // The largest working set of one op that has run (what it uses and allocates; of an op in parts, its largest part), and
-  // the op's name: the least GPU memory.
-  Bytes largest_op_bytes() const;
-  std::string largest_op() const;
+  LiveFigures figures() const;
   const MachineSpec& spec() const { return spec_; }  // with real pages; its log replays on this one
   HostMachine& machine() { return feed_.machine(); }
 
@@ -188,72 +187,39 @@ class LiveRuntime {
 
  private:
   EngineOptions engine_options();
-  // First thing of every call: ends what lingers, hears of frees and of the feeding thread's failure.
-  void enter() TENCACHE_REQUIRES(feed_.mutex);
-  void end_lingering() TENCACHE_REQUIRES(feed_.mutex);
   void hear_of_frees() TENCACHE_REQUIRES(feed_.mutex);
   void free_unused() TENCACHE_REQUIRES(feed_.mutex);
-  void await_device();
-  // The device's failure is the runtime's.
-  void await_device_or_fail() TENCACHE_REQUIRES(feed_.mutex);
-  void wait_until(MutexLock& lock, const std::function<bool()>& done) TENCACHE_REQUIRES(feed_.mutex);
-  void check_progress() TENCACHE_REQUIRES(feed_.mutex);
-  [[noreturn]] void give_up(const OutOfMemory& error, const std::string& op) TENCACHE_REQUIRES(feed_.mutex);
-  void tell(StepFollower::Signal signal, Nanoseconds now) TENCACHE_REQUIRES(feed_.mutex);
   void completion_handled(std::span<Span> added) TENCACHE_REQUIRES(feed_.mutex);
+  void tell_profile(Nanoseconds now) TENCACHE_REQUIRES(feed_.mutex);
 
   TensorId create(Bytes bytes) TENCACHE_REQUIRES(feed_.mutex);
   void destroy(TensorId tensor) TENCACHE_REQUIRES(feed_.mutex);
-
-  // One op at a time. `as_op` calls `work` as a thread's op, and gives it back however that ends.
-  void take_op(MutexLock& lock) TENCACHE_REQUIRES(feed_.mutex);
-  void give_op() TENCACHE_REQUIRES(feed_.mutex);
-  void let_go_of_touched() TENCACHE_REQUIRES(feed_.mutex);
-  void expose_now(TensorId tensor) TENCACHE_REQUIRES(feed_.mutex);
-  template <typename Work>
-  void as_op(MutexLock& lock, const Work& work) TENCACHE_REQUIRES(feed_.mutex);
   void start_op(MutexLock& lock, NameId name, std::span<const Use> uses, Bytes part_bytes = 0)
       TENCACHE_REQUIRES(feed_.mutex);
-  void await_room(MutexLock& lock) TENCACHE_REQUIRES(feed_.mutex);
-  void finish_op() TENCACHE_REQUIRES(feed_.mutex);
   TensorId allocate_in_op(MutexLock& lock, Bytes bytes) TENCACHE_REQUIRES(feed_.mutex);
-  void brief_op(MutexLock& lock, NameId name, std::span<const TensorId> tensors, bool written,
-                const std::function<void()>& inside) TENCACHE_REQUIRES(feed_.mutex);
-
-  void give_task(std::shared_ptr<const LiveTask> task, std::uint8_t lane, Nanoseconds gap_ns)
-      TENCACHE_REQUIRES(feed_.mutex);
-  void wait_for_tasks(MutexLock& lock, const std::function<bool()>& done) TENCACHE_REQUIRES(feed_.mutex);
-  void wait_beside(MutexLock& lock, const std::function<bool()>& done) TENCACHE_REQUIRES(feed_.mutex);
-  void wait_for_cpu(MutexLock& lock, const std::function<bool()>& done) TENCACHE_REQUIRES(feed_.mutex);
-  void take_task_results() TENCACHE_REQUIRES(feed_.mutex);
 
   const MachineSpec spec_;
   const LiveOptions options_;
   const tencache_live abi_;
-  std::unique_ptr<TaskBodies> bodies_;
   std::function<void()> close_listener_;
   ReleasedTensors released_;
-  std::atomic<bool> device_busy_ = false;  // ops may be under way there
+  DeviceFence device_;
 
   OccupancyLabels labels_ TENCACHE_GUARDED_BY(feed_.mutex);
   StepFollower follower_ TENCACHE_GUARDED_BY(feed_.mutex);
   LiveTensors tensors_ TENCACHE_GUARDED_BY(feed_.mutex);
-  TaskPlan plan_ TENCACHE_GUARDED_BY(feed_.mutex);
-  CpuTasks cpu_tasks_ TENCACHE_GUARDED_BY(feed_.mutex);
   std::unique_ptr<const Program> profile_ TENCACHE_GUARDED_BY(feed_.mutex);  // the engine's
-  OpTurn turn_ TENCACHE_GUARDED_BY(feed_.mutex);
-  RawAccess raw_ TENCACHE_GUARDED_BY(feed_.mutex);
-  WorkingSet op_ TENCACHE_GUARDED_BY(feed_.mutex);
-  OpClock op_clock_ TENCACHE_GUARDED_BY(feed_.mutex);
+  OpGate gate_ TENCACHE_GUARDED_BY(feed_.mutex);
+  LiveTasks tasks_ TENCACHE_GUARDED_BY(feed_.mutex);
+  TouchServer touch_ TENCACHE_GUARDED_BY(feed_.mutex);
   EngineFeed feed_;  // goes first: its thread uses all of the above
 };
 
 // What the calling thread's last call through the C functions failed with, as the exception that it was.
 [[noreturn]] void rethrow_live_failure();
 
-// A destructor keeps the failure of a run to itself: the runtime's next call throws it again.
-
-// What runs while it lives belongs to no step.
+// What runs while it lives belongs to no step. The destructor keeps a failure of the run to itself: the runtime's next
+// call throws it again.
 class AsideScope {
  public:
   explicit AsideScope(LiveRuntime& runtime) : runtime_(runtime) { runtime_.set_aside(true); }
@@ -270,7 +236,7 @@ class AsideScope {
   LiveRuntime& runtime_;
 };
 
-// Announces a module for as long as it lives.
+// Announces a module for as long as it lives. Failures: as AsideScope.
 class ModuleScope {
  public:
   ModuleScope(LiveRuntime& runtime, std::string_view name) : runtime_(runtime) { runtime_.module_begin(name); }

@@ -254,7 +254,7 @@ TEST_F(LiveCuda, MemoryIsLeftAloneUntilTheDeviceIsDone) {
     }
     for (std::size_t i = 0; i < 12; ++i) EXPECT_EQ(all[i].min().item<float>(), expected[i]) << i;
     for (std::size_t i = 0; i < 12; ++i) EXPECT_EQ(all[i].max().item<float>(), expected[i]) << i;
-    EXPECT_GT(runtime.counters().evictions, 30u);
+    EXPECT_GT(runtime.figures().counters.evictions, 30u);
   }
   live.machine.accelerator.reset();
   expect_nothing_left(driver);
@@ -277,7 +277,7 @@ TEST_F(LiveCuda, WorkspacesThatLibrariesKeepStay) {
       others.push_back(at::full({40, 50}, static_cast<float>(i)));
       EXPECT_EQ(others[others.size() / 2].max().item<float>(), static_cast<float>(others.size() / 2 + 1));
     }
-    EXPECT_GT(runtime.counters().evictions, 10u);
+    EXPECT_GT(runtime.figures().counters.evictions, 10u);
     kept_memory().reset();
   }
   live.machine.accelerator.reset();

@@ -60,13 +60,14 @@ inline Paged train_paged(const Options& options, const MachineSpec& machine, Pol
   paged.machine = runtime.spec();
   paged.run = runtime.result();
   if (runtime.has_recorded()) paged.program = runtime.program();
-  paged.faults = runtime.fault_counts();
-  paged.peak_live_bytes = runtime.peak_live_bytes();
-  paged.largest_op_bytes = runtime.largest_op_bytes();
-  paged.largest_op = runtime.largest_op();
-  paged.first_deviation = runtime.first_deviation();
-  paged.deviations = runtime.deviations();
-  paged.evictions = runtime.counters().evictions;
+  const LiveFigures figures = runtime.figures();
+  paged.faults = figures.faults;
+  paged.peak_live_bytes = figures.peak_live_bytes;
+  paged.largest_op_bytes = figures.largest_op_bytes;
+  paged.largest_op = figures.largest_op;
+  paged.first_deviation = figures.first_deviation;
+  paged.deviations = figures.deviations;
+  paged.evictions = figures.counters.evictions;
   return paged;
 }
 

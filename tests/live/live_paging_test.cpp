@@ -396,7 +396,7 @@ TEST_F(Live, TasksOfOurOwn) {
     parameter.mul_(2);
   }
   // x -> (x + 3) * 2, six times from 0
-  EXPECT_EQ(runtime.deviations(), 0u) << runtime.first_deviation();
+  EXPECT_EQ(runtime.figures().deviations, 0u) << runtime.figures().first_deviation;
   EXPECT_EQ(parameter.sum().item<float>(), 378.0f * 4096);
   EXPECT_EQ(runtime.recorded().ops.size(), 4u);
   const auto fail = [](std::span<std::byte* const>) { throw Error("no luck"); };
@@ -442,7 +442,7 @@ TEST_F(Live, ProgramsGoOnBesideTasksOfTheCpu) {
     for (int step = 0; step <= last; ++step) {
       runtime.iteration_boundary();
       Tensor gradient = other * 2;
-      const Counters before = runtime.counters();
+      const Counters before = runtime.figures().counters;
       const bool waits = blocks || step < 2;  // before the schedule is known it waits, too
       go = waits;
       done = false;
@@ -465,11 +465,11 @@ TEST_F(Live, ProgramsGoOnBesideTasksOfTheCpu) {
       go = true;
       EXPECT_EQ(parameter.sum().item<float>(), 2.0f * static_cast<float>(step + 1) * 4096);
       EXPECT_TRUE(done);
-      const Counters spent = runtime.counters() - before;
+      const Counters spent = runtime.figures().counters - before;
       EXPECT_GT(spent.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)], 30'000'000);
       EXPECT_LT(spent.gap_ns, spent.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)]);
     }
-    EXPECT_EQ(runtime.deviations(), 0u) << runtime.first_deviation();
+    EXPECT_EQ(runtime.figures().deviations, 0u) << runtime.figures().first_deviation;
     const auto fail = [](std::span<std::byte* const>) { throw Error("no luck"); };
     const auto run_failing = [&] {
       runtime.run_tasks({{.name = "fail",
@@ -529,7 +529,7 @@ TEST_F(Live, TheRecordingIsATraceThatCanBeReplayed) {
   EXPECT_EQ(trace.name(trace.ops.front()), "aten::addmm");
   EXPECT_EQ(trace.module(trace.ops.front()), "linear");
   EXPECT_EQ(trace.ops.back().phase, Phase::optimizer);
-  EXPECT_EQ(runtime.deviations(), 0u);
+  EXPECT_EQ(runtime.figures().deviations, 0u);
 }
 
 // The gate, live: the log's inputs through a fresh engine and policy give the same decisions.

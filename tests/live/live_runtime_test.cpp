@@ -132,7 +132,7 @@ TEST(LiveRuntimeTest, UpdatesBesideTheProgramComputeTheSameValues) {
         options.engine.log = &log;
         LiveRuntime runtime(machine_of(room), *made.policy, options);
         EXPECT_EQ(first_wrong_value(runtime, 8, 7), -1);
-        EXPECT_EQ(runtime.deviations(), 0u) << runtime.first_deviation();
+        EXPECT_EQ(runtime.figures().deviations, 0u) << runtime.figures().first_deviation;
       }
       const MadePolicy again = make();
       const ReplayedLog replayed = replay_log(log, with_real_pages(machine_of(room)), *again.policy);
@@ -253,7 +253,7 @@ TEST(LiveRuntimeTest, AGrowingCacheStaysOnTheSchedule) {
     options.machine.pace = false;
     LiveRuntime runtime(machine, *made.policy, options);
     EXPECT_EQ(first_wrong_cached_value(runtime, 12, 10), -1);
-    EXPECT_EQ(runtime.deviations(), 0u) << runtime.first_deviation();
+    EXPECT_EQ(runtime.figures().deviations, 0u) << runtime.figures().first_deviation;
     const Trace& step = runtime.recorded();
     std::size_t lasting = 0;
     for (const Tensor& tensor : step.tensors) lasting += tensor.persistent ? 1 : 0;
@@ -357,7 +357,7 @@ TEST(LiveRuntimeTest, OccupancyIsOfTheRecordingsTensors) {
       options.engine.on_iteration = [&](std::uint64_t) { first_of_step.push_back(timeline.occupancy.size()); };
       LiveRuntime runtime(machine_of(on_cpu ? 40 : 6), *made.policy, options);
       EXPECT_EQ(first_wrong_value(runtime, 8, 6), -1);
-      EXPECT_EQ(runtime.deviations(), 0u) << runtime.first_deviation();
+      EXPECT_EQ(runtime.figures().deviations, 0u) << runtime.figures().first_deviation;
       program = runtime.program().trace;
     }
     ASSERT_GE(first_of_step.size(), 5u);

@@ -69,7 +69,7 @@ class Session {
   }
   // The last step is over; what is kept from here on is no step.
   void end_steps() {
-    if (runtime_ != nullptr) deviations = runtime_->deviations();
+    if (runtime_ != nullptr) deviations = runtime_->figures().deviations;
   }
   LiveRuntime* runtime() const { return runtime_; }
   // A result, to be compared bit by bit.
@@ -119,11 +119,12 @@ inline LiveRun run_live(const LiveProgram& program, const MachineSpec& machine, 
     run.results = session.results;
     run.deviations = session.deviations;
   }
-  run.peak_live_bytes = runtime.peak_live_bytes();
-  run.largest_op_bytes = runtime.largest_op_bytes();
-  run.largest_op = runtime.largest_op();
-  run.first_deviation = runtime.first_deviation();
-  run.counters = runtime.counters();
+  const LiveFigures figures = runtime.figures();
+  run.peak_live_bytes = figures.peak_live_bytes;
+  run.largest_op_bytes = figures.largest_op_bytes;
+  run.largest_op = figures.largest_op;
+  run.first_deviation = figures.first_deviation;
+  run.counters = figures.counters;
   run.findings = audit_findings();
   return run;
 }

@@ -54,14 +54,14 @@ int run(const std::vector<std::string>& words) {
   live.engine.rehearse = rehearse;
   LiveRuntime runtime(machine, *made.policy, live_gpt::on(compute, live));
   live_gpt::train(options, &runtime, compute);
-  const Counters counters = runtime.counters();
+  const LiveFigures figures = runtime.figures();
   std::printf("%llu MiB alive at once in %llu MiB; the largest op, %s, needs %llu MiB\n",
-              static_cast<unsigned long long>(runtime.peak_live_bytes() / MiB),
-              static_cast<unsigned long long>(machine.tiers[0].capacity / MiB), runtime.largest_op().c_str(),
-              static_cast<unsigned long long>(runtime.largest_op_bytes() / MiB));
+              static_cast<unsigned long long>(figures.peak_live_bytes / MiB),
+              static_cast<unsigned long long>(machine.tiers[0].capacity / MiB), figures.largest_op.c_str(),
+              static_cast<unsigned long long>(figures.largest_op_bytes / MiB));
   for (std::size_t i = 0; i < machine.links.size(); ++i) {
     std::printf("  %s: %llu MiB\n", machine.links[i].name.c_str(),
-                static_cast<unsigned long long>(counters.links[i].bytes / MiB));
+                static_cast<unsigned long long>(figures.counters.links[i].bytes / MiB));
   }
   return 0;
 }

@@ -1,0 +1,223 @@
+#include "executor/live/op_gate.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace tencache {
+
+OpGate::OpGate(EngineFeed& feed, StepFollower& follower, const LiveTensors& tensors, DeviceFence& device,
+               std::function<void()> hear)
+    : feed_(feed), follower_(follower), tensors_(tensors), device_(device), hear_(std::move(hear)) {}
+
+// ---- The turn -------------------------------------------------------------------------------------------------------
+
+void OpGate::Turn::run_body() {
+  std::exchange(gate_, nullptr)->body_ = std::this_thread::get_id();
+}
+
+void OpGate::Turn::linger() {
+  OpGate& gate = *std::exchange(gate_, nullptr);
+  gate.lingers_ = true;
+  gate.feed_.wake();  // a thread that waits for its turn ends it
+}
+
+void OpGate::take(MutexLock& lock) {
+  feed_.assert_held();
+  while (taken_) {
+    feed_.wait(lock);
+    enter();
+  }
+  taken_ = true;
+}
+
+void OpGate::give() {
+  taken_ = false;
+  body_ = {};
+  working_set_.clear();
+  feed_.wake();
+}
+
+void OpGate::enter() {
+  let_go();
+  end_lingering();
+  hear_();
+}
+
+void OpGate::end_lingering() {
+  if (!std::exchange(lingers_, false)) return;
+  const Turn turn(*this);
+  await_device();
+  device_.over();
+  hear_();
+  end();
+}
+
+// ---- The op ---------------------------------------------------------------------------------------------------------
+
+OpIndex OpGate::announce(const Op& op, std::span<const Use> uses, Nanoseconds now, Bytes part_bytes) {
+  feed_.assert_held();
+  StepFollower::Signal signal = StepFollower::Signal::nothing;
+  const OpIndex index = follower_.begin_op(op, uses, signal);
+  if (signal == StepFollower::Signal::deviated) {
+    feed_.tell([now](Engine& engine) { engine.schedule_deviated(now); });
+  }
+  working_set_.begin(op.name, part_bytes);
+  return index;
+}
+
+void OpGate::need(std::span<const Use> uses) {
+  for (const Use& use : uses) need(use.tensor, use.write);
+}
+
+void OpGate::begin(MutexLock& lock, NameId name, std::span<const Use> uses, Bytes part_bytes) {
+  feed_.assert_held();
+  const Nanoseconds at = feed_.now();
+  Op announced;
+  announced.name = name;
+  announced.gap_before_ns = gap(at);
+  const OpIndex op = announce(announced, uses, at, part_bytes);
+  need(uses);
+  for (const Lent& lent : lent_) {  // what cannot leave meanwhile is needed, too
+    const bool used = std::ranges::any_of(uses, [&lent](const Use& use) { return use.tensor == lent.tensor; });
+    if (!lent.comes_back && !used) need(lent.tensor, lent.written);
+  }
+  feed_.tell([&](Engine& engine) { engine.begin(op, uses, at); });
+  try {
+    await_memory(lock);
+  } catch (const OutOfMemory& error) {
+    follower_.end_op(0);
+    give_up(error, op_name());
+  } catch (...) {
+    follower_.end_op(0);
+    throw;
+  }
+}
+
+void OpGate::start() {
+  begin_ns_ = feed_.now();
+  waited_ns_ = 0;
+  device_.started();
+}
+
+void OpGate::end() {
+  feed_.assert_held();
+  const Nanoseconds at = feed_.now();
+  feed_.tell([at](Engine& engine) { engine.end(at); });
+  pause(at);
+  follower_.end_op(at - begin_ns_ - waited_ns_);
+}
+
+void OpGate::allocate(MutexLock& lock, TensorId tensor) {
+  feed_.assert_held();
+  need(tensor, true);
+  const Nanoseconds at = feed_.now();
+  feed_.tell([tensor, at](Engine& engine) { engine.allocate(tensor, at); });
+  try {
+    await_memory(lock);
+  } catch (const OutOfMemory& error) {
+    give_up(error, op_name());
+  }
+  waited_ns_ += feed_.now() - at;
+}
+
+// ---- Waiting --------------------------------------------------------------------------------------------------------
+
+void OpGate::wait_until(MutexLock& lock, const std::function<bool()>& done) {
+  feed_.assert_held();
+  while (!done()) {
+    hear_();
+    if (done()) return;
+    if (feed_.idle()) check_progress();
+    if (!done() && (!feed_.idle() || any_comes_back())) feed_.wait(lock);
+  }
+}
+
+void OpGate::check_progress() {
+  feed_.assert_held();
+  try {
+    feed_.check_progress();
+  } catch (const OutOfMemory&) {
+    if (!any_comes_back()) throw;
+  }
+}
+
+void OpGate::await_memory(MutexLock& lock) {
+  wait_until(lock, [this] {
+    feed_.assert_held();
+    return feed_.engine().ready();
+  });
+}
+
+// The engine knows nothing of an op; the message gets its name, and what it needs.
+void OpGate::give_up(const OutOfMemory& error, const std::string& op) {
+  feed_.assert_held();
+  feed_.engine().abandon(feed_.now());
+  std::string message = error.what();
+  const std::string unnamed = "'" + error.op() + "'";
+  if (const std::size_t at = message.find(unnamed); at != std::string::npos) {
+    message.replace(at, unnamed.size(), "'" + op + "'");
+  } else {
+    message = "op '" + op + "': " + message;
+  }
+  if (const Bytes needed = working_set_.give_up(); needed != 0) {
+    message += "; it needs at least " + format_bytes(needed) + " at once";
+  }
+  throw OutOfMemory(message, op, error.bytes_missing());
+}
+
+void OpGate::await_device() {
+  feed_.assert_held();
+  try {
+    device_.await();
+  } catch (...) {
+    feed_.fail(std::current_exception());
+  }
+}
+
+// ---- Who else uses memory -------------------------------------------------------------------------------------------
+
+void OpGate::lend(std::span<const Use> uses, bool comes_back) {
+  feed_.assert_held();
+  if (feed_.failure() != nullptr) std::rethrow_exception(feed_.failure());
+  for (const Use& use : uses) {
+    feed_.engine().pin(use.tensor, use.write);
+    lent_.push_back({use.tensor, use.write, comes_back});
+  }
+}
+
+void OpGate::take_back(std::span<const Use> uses, bool comes_back) noexcept {
+  feed_.assert_held();
+  for (const Use& use : uses) {
+    lent_.erase(std::ranges::find(lent_, Lent{use.tensor, use.write, comes_back}));
+    if (feed_.failure() == nullptr) feed_.engine().unpin(use.tensor, use.write);
+  }
+  feed_.wake();  // a thread that waits for memory looks again
+}
+
+bool OpGate::any_comes_back() const { return std::ranges::any_of(lent_, &Lent::comes_back); }
+
+void OpGate::hold(TensorId tensor) {
+  feed_.assert_held();
+  feed_.engine().pin(tensor);
+  held_.push_back(tensor);
+}
+
+void OpGate::let_go() {
+  feed_.assert_held();
+  if (feed_.failure() != nullptr) return;
+  for (const TensorId tensor : std::exchange(held_, {})) feed_.engine().unpin(tensor);
+}
+
+bool OpGate::may_be_written(TensorId tensor) const {
+  return (inside_body() && working_set_.writes(tensor)) ||
+         std::ranges::any_of(lent_, [tensor](const Lent& one) { return one.tensor == tensor && one.written; });
+}
+
+void OpGate::forget(TensorId tensor) {
+  feed_.assert_held();
+  working_set_.remove(tensor, tensors_.room(tensor));
+  for (std::size_t left = std::erase(held_, tensor); left > 0; --left) feed_.engine().unpin(tensor);
+}
+
+}  // namespace tencache

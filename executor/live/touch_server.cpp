@@ -1,0 +1,75 @@
+#include "executor/live/touch_server.h"
+
+#include <optional>
+
+#include "core/error.h"
+
+namespace tencache {
+
+TouchServer::TouchServer(EngineFeed& feed, OpGate& gate, LiveTasks& tasks, bool on)
+    : feed_(feed), gate_(gate), tasks_(tasks), on_(on) {}
+
+void TouchServer::touch(MutexLock& lock, TensorId tensor, bool written) {
+  feed_.assert_held();
+  gate_.end_lingering();
+  if (gate_.inside_body()) {
+    throw Error("op '" + gate_.op_name() +
+                "' touches memory of a tensor that it was not given, or writes to one that its schema says it reads");
+  }
+  const OpGate::Turn turn(gate_, lock);
+  bring_in(lock, {tensor, true, written});
+  gate_.hold(tensor);
+  exposed_.insert(tensor);
+  ++touches_;
+  protect(tensor);
+  if (written) feed_.machine().open_for_writing(tensor);
+  const Nanoseconds end = feed_.now();
+  feed_.tell([end](Engine& engine) { engine.end(end); });
+}
+
+// As an op that is none of the step's.
+void TouchServer::bring_in(MutexLock& lock, const Use& use) {
+  feed_.assert_held();
+  const std::span<const Use> uses(&use, 1);
+  tasks_.wait_beside(lock, [this, uses] { return !tasks_.conflict(uses); });
+  for (bool there = false; !there;) {
+    const Nanoseconds at = feed_.now();
+    feed_.tell([uses, at](Engine& engine) { engine.begin(none, uses, at); });
+    try {
+      gate_.await_memory(lock);
+      there = true;
+    } catch (const OutOfMemory& error) {
+      if (!gate_.holds_any()) gate_.give_up(error, "access to memory outside of ops");
+      feed_.engine().abandon(feed_.now());
+      gate_.let_go();  // what was touched before may leave again
+    }
+  }
+}
+
+void TouchServer::expose(MutexLock& lock, TensorId tensor) {
+  if (!on_) return;
+  std::optional<OpGate::Turn> turn;
+  if (!gate_.inside_body()) {
+    gate_.end_lingering();
+    turn.emplace(gate_, lock);
+    tasks_.wait_beside(lock, [this, tensor] { return !tasks_.use(tensor); });
+  }
+  exposed_.insert(tensor);
+  protect(tensor);
+}
+
+void TouchServer::protect(TensorId tensor) { feed_.machine().expose(tensor, gate_.may_be_written(tensor)); }
+
+void TouchServer::open_for_writing(std::span<const Use> uses) {
+  if (exposed_.empty()) return;
+  for (const Use& use : uses) {
+    if (use.write) feed_.machine().open_for_writing(use.tensor);
+  }
+}
+
+void TouchServer::await_tasks(MutexLock& lock) {
+  const auto exposed = [this](TensorId tensor) { return exposed_.contains(tensor); };
+  tasks_.wait_for(lock, [this, exposed] { return exposed_.empty() || !tasks_.use_any(exposed); });
+}
+
+}  // namespace tencache

@@ -1,0 +1,55 @@
+// Serves code that reads and writes tensors' memory without an op: numpy's views, pickle, libraries of others. Its
+// accesses fault where the memory is not there (fault_handler.h), and end here.
+//
+// An exposed tensor is one whose address such code may have. Its pages are protected against writes, so that a write
+// that no op announces faults, and copies elsewhere become stale. Who may write it goes on unprotected: the calling
+// thread's op, and threads that it is lent to (system calls do not survive a protection).
+//
+// Threading, errors: as op_gate.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_set>
+
+#include "core/thread_annotations.h"
+#include "executor/live/engine_feed.h"
+#include "executor/live/live_tasks.h"
+#include "executor/live/op_gate.h"
+
+namespace tencache {
+
+class TouchServer {
+ public:
+  // All of them outlive this, and are used from the first call on. `on`: HostMachineOptions::raw_access; nothing is
+  // exposed or touched without it.
+  TouchServer(EngineFeed& feed, OpGate& gate, LiveTasks& tasks, bool on);
+  TouchServer(const TouchServer&) = delete;
+  TouchServer& operator=(const TouchServer&) = delete;
+
+  // Brings the tensor in and holds it until the next call of anybody but this function (OpGate::hold). Throws Error if
+  // the calling thread's op touches it without having said so.
+  void touch(MutexLock& lock, TensorId tensor, bool written);
+  // Its address gets known outside. Waits while others than the calling thread's op write it.
+  void expose(MutexLock& lock, TensorId tensor);
+  // An op or a task writes these.
+  void open_for_writing(std::span<const Use> uses);
+  // Until no task uses an exposed tensor: code that is no op sees what the tasks wrote.
+  void await_tasks(MutexLock& lock);
+  // The tensor is about to be destroyed.
+  void forget(TensorId tensor) { exposed_.erase(tensor); }
+  std::uint64_t touches() const { return touches_; }
+
+ private:
+  void bring_in(MutexLock& lock, const Use& use);
+  void protect(TensorId tensor);
+
+  EngineFeed& feed_;
+  OpGate& gate_;
+  LiveTasks& tasks_;
+  const bool on_;
+  std::unordered_set<TensorId> exposed_;
+  std::uint64_t touches_ = 0;
+};
+
+}  // namespace tencache

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "executor/live/live_runtime.h"
+#include "executor/torch/op_audit.h"
 #include "executor/torch/paging.h"
 
 namespace tencache {

@@ -1,4 +1,4 @@
-// Between LibTorch's allocators and the runtime: paging.cpp has the CPU's allocator, torch_cuda.cpp that of GPUs.
+// Between LibTorch's allocators and the runtime: torch_cpu.cpp has the CPU's allocator, torch_cuda.cpp that of GPUs.
 #pragma once
 
 #include <c10/core/Allocator.h>

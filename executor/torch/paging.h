@@ -20,7 +20,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "executor/live/live_abi.h"
@@ -75,45 +74,9 @@ void set_op_taker(OpTaker* taker);  // nullptr: no longer
 // The calling thread is guarded, and neither in an op nor with a taker of its ops.
 bool between_ops();
 
-// ---- Storages that were there before.
-enum class Adoption { adopted, left_in_file, paged_before, empty, mapped, foreign };
-// empty: no memory on the device whose tensors are paged. foreign: memory that is neither the CPU allocator's own nor
-// mapped by PyTorch may be shared with somebody, and stays where it is; so does all that a GPU had before. mapped: it lies
-// in a file that PyTorch has mapped, and is to be adopted with the others there: see `adopt_mapped`.
-// Moves the content of a storage into the runtime's memory. Throws what `raise` throws.
-Adoption adopt(c10::StorageImpl& storage);
-// As `adopt`, and those in private mappings of files. `all`: all tensors of the program. Storages of one mapping may have
-// bytes in common (a second read of the same weights); then, or if others may come because the file is still open, all of
-// the mapping's are `foreign`. left_in_file: adopted, too, but nothing was copied: nobody has written to it, and the file is
-// the storage's copy on disk from now on. Small ones are copied.
-struct Adopted {
-  Adoption how = Adoption::empty;
-  std::uint64_t bytes = 0;
-};
-std::vector<Adopted> adopt_mapped(const std::vector<at::Tensor>& wanted, const std::vector<at::Tensor>& all);
-// How storages that are parts of others are told from the rest: by one of them, a part of `whole`.
-void know_parts(const at::Tensor& part, const c10::StorageImpl* whole);
-// The storage's address gets known outside PyTorch (numpy's views): writes to it are noticed from now on; memory that is
-// not the runtime's is never adopted, and the answer is false.
-bool expose(c10::StorageImpl& storage);
-// The same for all storages of the runtime, those that are still to come as well, until it ends: code that is no op gets
-// tensors of which nobody says so. Each op that writes, and each copy, then changes the protection of its pages.
-void expose_all();
-// The way back, for a storage of the runtime: memory of PyTorch's own. What is lent (lent_tensors.h) stays, and
-// what is on a GPU.
-void give_back(c10::StorageImpl& storage);
-
 // Ops on lists that ran in groups, since `attach`.
 std::uint64_t split_ops();
 // While on, every op on lists runs element by element: what it then needs is the least.
 void split_all_lists(bool on);
-
-// ---- Audit: see interception.h.
-struct Finding {
-  std::string op, argument;
-  bool operator==(const Finding&) const = default;
-};
-void set_audit(bool on);
-std::vector<Finding> audit_findings();
 
 }  // namespace tencache::paging

@@ -74,7 +74,7 @@ class Library:
         self._files = _files(root, purposes)
         self._sources = [path for path in self._files if path.endswith(".cpp")]
 
-    def _build_command(self, output):
+    def _build_command(self, source, output):
         compiler = os.environ.get("CXX") or "c++"
         if shutil.which(compiler) is None:
             raise CannotLoad(f"there is no C++ compiler '{compiler}' (install g++, or set CXX)")
@@ -86,7 +86,7 @@ class Library:
         if os.path.isdir(include):  # else PyTorch is the system's, and its headers are where the compiler looks
             command += ["-isystem" + include, "-isystem" + os.path.join(include, "torch/csrc/api/include")]
         includes, runtime = _cuda_places() if self._cuda else ([], "")
-        command += ["-isystem" + folder for folder in includes] + self._sources + ["-o", output]
+        command += ["-isystem" + folder for folder in includes] + [source, "-o", output]
         if os.path.isdir(libraries):
             command += ["-L" + libraries, "-Wl,-rpath," + libraries]
         if self._cuda:
@@ -104,8 +104,11 @@ class Library:
     def _build(self, path, say, what, duration):
         descriptor, scratch = tempfile.mkstemp(suffix=".so", dir=os.path.dirname(path))
         os.close(descriptor)
+        all_of_it = scratch + ".cpp"  # in one file: PyTorch's headers, which take most of the time, are read once
         try:
-            command = self._build_command(scratch)
+            with open(all_of_it, "w", encoding="utf-8") as file:
+                file.writelines(f'#include "{source}"\n' for source in self._sources)
+            command = self._build_command(all_of_it, scratch)
             say(f"building {what} for PyTorch {torch.__version__} (once, about {duration}) …")
             result = subprocess.run(command, capture_output=True, text=True)
             if result.returncode != 0:
@@ -113,8 +116,9 @@ class Library:
                 raise CannotLoad("the compiler refused it: " + (lines[0] if lines else "no message"))
             os.replace(scratch, path)  # whole or not at all, whoever else builds it
         finally:
-            if os.path.exists(scratch):
-                os.unlink(scratch)
+            for left in (scratch, all_of_it):
+                if os.path.exists(left):
+                    os.unlink(left)
 
     def load(self, say, what, duration):
         """The library. CannotLoad says why not."""

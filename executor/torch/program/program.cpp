@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "executor/live/live_abi.h"
+#include "executor/torch/adoption.h"
 #include "executor/torch/lent_tensors.h"
+#include "executor/torch/mapped_parts.h"
 #include "executor/torch/paging.h"
 #include "executor/torch/program/update.h"
 #include "executor/torch/recorder/op_schema.h"

@@ -1,0 +1,124 @@
+#include "executor/torch/adoption.h"
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "executor/mapped_file.h"
+#include "executor/torch/lent_tensors.h"
+#include "executor/torch/mapped_parts.h"
+#include "executor/torch/pager.h"
+#include "executor/torch/recorder/op_schema.h"
+#include "executor/torch/torch_cpu.h"
+
+namespace tencache::paging {
+namespace {
+
+// Left in its file, a smaller one would be dropped and read again for the few bytes of room that it makes; a read takes
+// as long as one of ten times these bytes.
+constexpr std::size_t worth_reading_bytes = 16 * 1024;
+
+// Leaves the content where it is, in the file. Empty where that cannot be.
+c10::DataPtr store_in_file(const tencache_live& live, const MappedFile& file, const void* from, std::size_t bytes) {
+  FileDescriptor opened = open_unwritten(file, from, bytes);
+  if (!opened.open()) return {};
+  Pager& pager = Pager::get();
+  tencache_storage made = {tencache_no_tensor, nullptr};
+  pager.check(live, live.store_in_file(live.runtime, bytes, opened.release(), file.path.c_str(), file.offset, &made));
+  if (made.tensor == tencache_no_tensor) return {};
+  return pager.take_over(live, made, &torch_cpu::let_go);
+}
+
+void move_to_runtime(c10::StorageImpl& storage, const tencache_live& live) {
+  c10::DataPtr moved;
+  as_op(live, "adopt", {}, false, 0, [&] {
+    Pager& pager = Pager::get();
+    tencache_storage made = {tencache_no_tensor, nullptr};
+    pager.check(live, live.allocate(live.runtime, storage.nbytes(), 1, &made));
+    moved = pager.take_over(live, made, &torch_cpu::let_go);
+    std::memcpy(made.address, std::as_const(storage).data(), storage.nbytes());
+  });
+  storage.set_data_ptr_noswap(std::move(moved));
+}
+
+Adoption adopt_part(c10::StorageImpl& storage, const tencache_live& live) {
+  const void* const from = std::as_const(storage).data();
+  const std::size_t bytes = storage.nbytes();
+  const std::optional<MappedFile> file = private_mapping_at(from, bytes);
+  if (!file) return Adoption::foreign;
+  c10::DataPtr stored = bytes < worth_reading_bytes ? c10::DataPtr() : store_in_file(live, *file, from, bytes);
+  if (stored) {
+    storage.set_data_ptr_noswap(std::move(stored));
+    return Adoption::left_in_file;
+  }
+  move_to_runtime(storage, live);
+  return Adoption::adopted;
+}
+
+}  // namespace
+
+Adoption adopt(c10::StorageImpl& storage) {
+  Pager& pager = Pager::get();
+  const tencache_live* const live = pager.live();
+  const void* const from = std::as_const(storage).data();
+  if (live == nullptr || storage.device_type() != pager.host().device || storage.nbytes() == 0 || from == nullptr) {
+    return Adoption::empty;
+  }
+  if (pager.storages().find(from, live) != tencache_no_tensor) return Adoption::paged_before;
+  if (is_lent(from) || !pager.on_cpu()) return Adoption::foreign;
+  if (pager.storages().is_known_outside(from)) return Adoption::foreign;
+  if (is_mapped(storage)) return Adoption::mapped;
+  if (!torch_cpu::is_plain(storage)) return Adoption::foreign;
+  move_to_runtime(storage, *live);
+  return Adoption::adopted;
+}
+
+std::vector<Adopted> adopt_mapped(const std::vector<at::Tensor>& wanted, const std::vector<at::Tensor>& all) {
+  const MappedParts parts(all);
+  std::vector<Adopted> adopted;
+  for (const at::Tensor& tensor : wanted) {
+    visit_storages(tensor, [&](const c10::Storage& storage, bool) {
+      c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
+      Adoption how = adopt(impl);
+      if (how == Adoption::mapped) {
+        how = parts.is_shared(impl) ? Adoption::foreign : adopt_part(impl, *Pager::get().live());
+      }
+      adopted.push_back({how, impl.nbytes()});
+    });
+  }
+  return adopted;
+}
+
+bool expose(c10::StorageImpl& storage) {
+  const void* const address = std::as_const(storage).data();
+  Pager& pager = Pager::get();
+  const tencache_live* const live = pager.live();
+  const std::uint32_t tensor = live == nullptr ? tencache_no_tensor : pager.storages().find(address, live);
+  if (tensor != tencache_no_tensor) {
+    pager.check(*live, live->expose(live->runtime, tensor));
+    return true;
+  }
+  if (address != nullptr && !torch_cpu::keep_in_place(storage)) pager.storages().known_outside(address);
+  return false;
+}
+
+void expose_all() {
+  Pager& pager = Pager::get();
+  if (const tencache_live* const live = pager.live()) pager.expose_all(*live);
+}
+
+void give_back(c10::StorageImpl& storage) {
+  Pager& pager = Pager::get();
+  const tencache_live* const live = pager.live();
+  const void* const from = std::as_const(storage).data();
+  const std::uint32_t tensor = live == nullptr ? tencache_no_tensor : pager.storages().find(from, live);
+  if (tensor == tencache_no_tensor || is_lent(from) || !pager.on_cpu()) return;
+  c10::DataPtr plain;
+  as_op(*live, "give back", {{tensor, 1, 0}}, false, 0, [&] {
+    plain = torch_cpu::allocate_plain(storage.nbytes());
+    std::memcpy(plain.get(), from, storage.nbytes());
+  });
+  storage.set_data_ptr_noswap(std::move(plain));
+}
+
+}  // namespace tencache::paging

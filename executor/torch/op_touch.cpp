@@ -1,0 +1,67 @@
+#include "executor/torch/op_touch.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tencache::paging {
+
+void OpTouch::find(OpSchema& info, const torch::jit::Stack& stack, const StorageRegistry& storages,
+                   const tencache_live& live) {
+  arguments.clear();
+  uses.clear();
+  has_wrapper = false;
+  const std::size_t first = stack.size() - info.argument_count;
+  for (ArgumentInfo& argument : info.arguments) {
+    Argument added;
+    added.info = &argument;
+    const c10::IValue& value = stack[first + argument.position];
+    if (!value.isList()) {
+      add(added, value);
+      continue;
+    }
+    added.in_list = true;
+    for (const c10::IValue& element : value.toListRef()) {
+      add(added, element);
+      ++added.element;
+    }
+  }
+  if (has_wrapper) return;
+  storages.find_all(
+      arguments, live, [](const Argument& argument) { return std::as_const(*argument.storage).data(); },
+      [](Argument& argument, std::uint32_t tensor) { argument.tensor = tensor; });
+  for (const Argument& argument : arguments) add_use(argument);
+}
+
+void OpTouch::add(const Argument& argument, const c10::IValue& value) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    has_wrapper = has_wrapper || (tensor.defined() && tensor.layout() == c10::kStrided && !tensor.has_storage());
+  }
+  visit_storages(value, [&](const c10::Storage& storage, bool whole) {
+    Argument& added = arguments.emplace_back(argument);
+    added.storage = storage.unsafeGetStorageImpl();
+    added.overwritten = argument.info->overwritten && whole;
+  });
+}
+
+void OpTouch::add_use(const Argument& argument) {
+  if (argument.tensor == tencache_no_tensor || !argument.info->content) return;
+  const tencache_use use = {argument.tensor, !argument.overwritten, argument.info->written};
+  for (tencache_use& known : uses) {
+    if (known.tensor != use.tensor) continue;
+    known.read |= use.read;
+    known.written |= use.written;
+    return;
+  }
+  uses.push_back(use);
+}
+
+c10::Storage OpTouch::Argument::hold() const {
+  return c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(storage));
+}
+
+bool OpTouch::only_reads(std::uint32_t tensor) const {
+  return std::ranges::any_of(uses, [tensor](const tencache_use& use) { return use.tensor == tensor && use.written == 0; });
+}
+
+}  // namespace tencache::paging

@@ -1,0 +1,98 @@
+// The state of paging: what a process has (Pager) and what each of its threads has (PagedThread). Of the files that
+// implement paging.h; nobody else includes it.
+#pragma once
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/torch/op_touch.h"
+#include "executor/torch/paging.h"
+#include "executor/torch/storage_registry.h"
+
+namespace tencache::paging {
+
+// Above autograd, so that views, in-place ops and saved tensors are all seen from outside.
+constexpr c10::DispatchKey paging_key = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+// Any thread may call, but for `attach`: one at a time.
+class Pager {
+ public:
+  // Never destroyed: PyTorch keeps storages beyond the end of main.
+  static Pager& get();
+
+  // As paging.h.
+  void attach(const tencache_live& live, const Host& host);
+  const tencache_live* live() const { return live_; }
+  // Of the runtime that is attached.
+  const Host& host() const { return host_; }
+  bool on_cpu() const { return host_.device == c10::DeviceType::CPU; }
+  void check(const tencache_live& live, int status) const {
+    if (status != tencache_ok) host_.raise(live, status);
+  }
+  // This is a child of the process with the runtime: its tensors stayed there.
+  bool forked() const { return forked_; }
+
+  StorageRegistry& storages() { return storages_; }
+  // The storage is the runtime's from here on. `let_go`: of its allocator.
+  c10::DataPtr take_over(const tencache_live& live, const tencache_storage& storage, c10::DeleterFnPtr let_go);
+  // As paging.h.
+  void expose_all(const tencache_live& live);
+
+  std::atomic<Allocations> allocations = Allocations::all;
+  std::atomic<bool> split_all_lists = false;
+  std::atomic<std::uint64_t> split_ops = 0;
+  std::atomic<c10::DeleterFnPtr> deleter_of_parts = nullptr;  // mapped_parts.h; null: not known
+
+ private:
+  Pager() = default;
+  void leave_children_alone();
+  void close(const tencache_live& live);
+
+  std::atomic<const tencache_live*> live_ = nullptr;
+  Host host_;
+  std::atomic<bool> forked_ = false;
+  std::atomic<bool> exposing_all_ = false;
+  StorageRegistry storages_;
+};
+
+struct PagedThread {
+  int ops_open = 0;                           // allocations belong to the op
+  bool op_is_paged = false;                   // it uses memory of the runtime
+  std::vector<tencache_storage> op_storages;  // that it has allocated
+  OpTaker* taker = nullptr;
+  OpTouch touch;  // of the op that is about to run
+
+  // The calling one.
+  static PagedThread& get();
+};
+
+// One op of ours or of PyTorch's: `call` runs with all that it uses there. `part_bytes`: it would run as well in parts,
+// of which the largest uses so much; 0: it would not.
+template <typename Call>
+void as_op(const tencache_live& live, const std::string& name, const std::vector<tencache_use>& uses, bool linger,
+           std::uint64_t part_bytes, const Call& call) {
+  Pager& pager = Pager::get();
+  PagedThread& thread = PagedThread::get();
+  pager.check(live, live.begin_op(live.runtime, name.data(), name.size(), uses.data(), uses.size(), part_bytes));
+  const bool paged_before = std::exchange(thread.op_is_paged, thread.op_is_paged || !uses.empty());
+  if (thread.ops_open++ == 0) thread.op_storages.clear();
+  try {
+    const c10::impl::ExcludeDispatchKeyGuard not_inside(paging_key);
+    call();
+  } catch (...) {
+    --thread.ops_open;
+    thread.op_is_paged = paged_before;
+    live.end_op(live.runtime, 0);
+    throw;
+  }
+  --thread.ops_open;
+  thread.op_is_paged = paged_before;
+  pager.check(live, live.end_op(live.runtime, linger ? 1 : 0));
+}
+
+}  // namespace tencache::paging

@@ -80,7 +80,8 @@ void LiveTasks::wait_for(MutexLock& lock, const std::function<bool()>& done) {
 }
 
 void LiveTasks::wait_for(MutexLock& lock, std::span<const Use> uses) {
-  wait_for(lock, [this, uses] { return !conflict(uses); });
+  if (conflict(uses)) wait_beside(lock, [this, &uses] { return !conflict(uses); });
+  take_results();
 }
 
 void LiveTasks::finish(MutexLock& lock) {
@@ -91,8 +92,9 @@ void LiveTasks::finish(MutexLock& lock) {
 }
 
 void LiveTasks::take_results() {
-  for (const auto& [record, duration_ns] : bodies_->take_durations()) follower_.set_duration(record, duration_ns);
-  if (const std::exception_ptr failure = bodies_->take_failure(); failure != nullptr) std::rethrow_exception(failure);
+  const TaskBodies::Results results = bodies_->take_results();
+  for (const auto& [record, duration_ns] : results.durations) follower_.set_duration(record, duration_ns);
+  if (results.failure != nullptr) std::rethrow_exception(results.failure);
 }
 
 void LiveTasks::settle() {

@@ -205,7 +205,7 @@ void OpGate::hold(TensorId tensor) {
 
 void OpGate::let_go() {
   feed_.assert_held();
-  if (feed_.failure() != nullptr) return;
+  if (held_.empty() || feed_.failure() != nullptr) return;
   for (const TensorId tensor : std::exchange(held_, {})) feed_.engine().unpin(tensor);
 }
 

@@ -17,18 +17,15 @@ std::string TaskBodies::next(std::uint8_t lane) {
 void TaskBodies::clear() {
   const MutexLock lock(mutex_);
   for (auto& queue : queues_) queue.clear();
-  durations_.clear();
-  failure_ = nullptr;
+  results_ = {};
+  any_results_ = false;
 }
 
-std::vector<std::pair<std::uint32_t, Nanoseconds>> TaskBodies::take_durations() {
+TaskBodies::Results TaskBodies::take_results() {
+  if (!any_results_) return {};
   const MutexLock lock(mutex_);
-  return std::exchange(durations_, {});
-}
-
-std::exception_ptr TaskBodies::take_failure() {
-  const MutexLock lock(mutex_);
-  return std::exchange(failure_, nullptr);
+  any_results_ = false;
+  return std::exchange(results_, {});
 }
 
 void TaskBodies::run(std::uint8_t lane, OpIndex /*op*/, std::span<const Use> /*uses*/, HostMachine& machine) {
@@ -49,8 +46,9 @@ void TaskBodies::run(std::uint8_t lane, OpIndex /*op*/, std::span<const Use> /*u
     failure = std::current_exception();
   }
   const MutexLock lock(mutex_);
-  durations_.emplace_back(body.record, machine.now() - start_ns);
-  if (failure_ == nullptr) failure_ = failure;
+  results_.durations.emplace_back(body.record, machine.now() - start_ns);
+  if (results_.failure == nullptr) results_.failure = failure;
+  any_results_ = true;
 }
 
 }  // namespace tencache

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -29,18 +30,20 @@ class TaskBodies final : public OpBodies {
   std::string next(std::uint8_t lane);
   // Forgets tasks that have not begun, and results.
   void clear();
-  // What the bodies that ran since the last call took, by record.
-  std::vector<std::pair<std::uint32_t, Nanoseconds>> take_durations();
-  // What the first of them threw; the tasks behind it ran all the same.
-  std::exception_ptr take_failure();
+  // Of the bodies that ran since the last call.
+  struct Results {
+    std::vector<std::pair<std::uint32_t, Nanoseconds>> durations;  // by record
+    std::exception_ptr failure;  // what the first of them threw; the tasks behind it ran all the same
+  };
+  Results take_results();
 
   void run(std::uint8_t lane, OpIndex, std::span<const Use>, HostMachine& machine) override;
 
  private:
   Mutex mutex_;
   std::array<std::deque<Body>, lane_count> queues_ TENCACHE_GUARDED_BY(mutex_);
-  std::vector<std::pair<std::uint32_t, Nanoseconds>> durations_ TENCACHE_GUARDED_BY(mutex_);
-  std::exception_ptr failure_ TENCACHE_GUARDED_BY(mutex_);
+  Results results_ TENCACHE_GUARDED_BY(mutex_);
+  std::atomic<bool> any_results_ = false;  // each op asks
 };
 
 }  // namespace tencache

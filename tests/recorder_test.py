@@ -5,6 +5,7 @@ the package `tencache_recorder`.
 """
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -234,6 +235,20 @@ class RecorderTest(unittest.TestCase):
                 recording.step()
         _, trace = self.record(program, by_hand, optimizer_steps=0)
         self.assertEqual(trace.header["batch"], 32)
+
+    def test_several_optimizers_are_said(self):
+        program = Program()
+        second = torch.optim.SGD([torch.nn.Parameter(torch.zeros(8))], lr=1)
+
+        def remarks(**options):
+            said = io.StringIO()
+            with contextlib.redirect_stderr(said), tencache_recorder.record(self.path, model=program.model, **options):
+                for _ in range(4):
+                    program.step()
+                    second.step()
+            return said.getvalue()
+        self.assertRegex(remarks(), "the program has [0-9]+ optimizers: what is recorded ends with the first one's step")
+        self.assertNotIn("optimizers", remarks(optimizer_steps=2))
 
     def test_several_steps_give_medians(self):
         recording, trace = self.record_steps(Program(), 8, steps=5)
@@ -588,6 +603,50 @@ class RecorderTest(unittest.TestCase):
         self.assertEqual(trace.bytes_of("parameter"), parameters)
         self.assertEqual(trace.gradient_bytes(), parameters)
         self.assertEqual(trace.bytes_of("optimizer_state"), 2 * parameters)
+
+    def test_meta_records_the_class_that_the_configuration_names(self):
+        if importlib.util.find_spec("transformers") is None or not version_at_least(2, 0):
+            self.skipTest("needs PyTorch 2.0 and Hugging Face's transformers")
+        script = textwrap.dedent("""
+            import json, sys, transformers as t
+            from tencache_recorder.__main__ import main
+            widths = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2)
+            image = dict(widths, image_size=64, patch_size=16)
+            pair = dict(text_config=dict(widths, vocab_size=500, bos_token_id=0, eos_token_id=1), vision_config=image)
+            for config in [
+                    t.T5Config(vocab_size=500, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=2,
+                               decoder_start_token_id=0, architectures=["T5ForConditionalGeneration"]),
+                    t.WhisperConfig(vocab_size=500, d_model=64, encoder_layers=2, decoder_layers=2, num_mel_bins=16,
+                                    encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=128,
+                                    decoder_ffn_dim=128, max_source_positions=50, pad_token_id=0, bos_token_id=0,
+                                    eos_token_id=1, decoder_start_token_id=1, begin_suppress_tokens=None,
+                                    architectures=["WhisperForConditionalGeneration"]),
+                    t.CLIPConfig(**pair, architectures=["CLIPModel"]),
+                    t.ViTConfig(**image, architectures=["ViTForImageClassification"]),
+                    t.BertConfig(vocab_size=500, **widths, architectures=["BertModel"]),
+                    t.CLIPVisionConfig(**image, architectures=["CLIPVisionModel"])]:
+                config.save_pretrained(sys.argv[1])
+                try:
+                    main(["--meta", sys.argv[1], "--sequence-length", "16", "-o", sys.argv[2]])
+                except SystemExit as error:
+                    print(config.architectures[0], "refused", error)
+                    continue
+                with open(sys.argv[2]) as file:
+                    recorded = sum(json.loads(line).get("role") == "parameter" for line in file)
+                try:
+                    made = getattr(t, config.architectures[0])(config)
+                    print(config.architectures[0], recorded - len(list(made.parameters())))
+                except Exception as error:
+                    print(error)
+        """)
+        done = subprocess.run([sys.executable, "-c", script, self.folder.name, self.path], capture_output=True, text=True,
+                              env=dict(os.environ, PYTHONPATH=os.environ["TENCACHE_RECORDER"], HF_HUB_OFFLINE="1"))
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        lines = done.stdout.splitlines()
+        self.assertEqual(lines[:4], ["T5ForConditionalGeneration 0", "WhisperForConditionalGeneration 0", "CLIPModel 0",
+                                     "ViTForImageClassification 0"], done.stderr[-3000:])
+        self.assertIn("BertModel computes no loss: recorded as BertLMHeadModel", done.stderr)
+        self.assertIn("CLIPVisionModel refused tencache_recorder: a model of kind 'clip_vision_model'", lines[-1])
 
     # ---- Errors ------------------------------------------------------------------------------------------------------
 

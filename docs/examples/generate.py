@@ -5,7 +5,6 @@
 With a second argument the weights are read from that file, where they stay; it is written if it does not exist.
 """
 
-import mmap
 import os
 import sys
 import time
@@ -60,12 +59,12 @@ def leave_in_file(model, path):
             file.write(bytes(offset))
             for parameter in model.parameters():
                 file.write(parameter.detach().numpy().tobytes())
-    with open(path, "rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    mapped = torch.UntypedStorage.from_file(path, False, os.path.getsize(path))  # not shared: the file is never written to
     for parameter in model.parameters():
-        values = torch.frombuffer(mapped, dtype=torch.float32, count=parameter.numel(), offset=offset)
+        end = offset + 4 * parameter.numel()
+        values = torch.empty(0, dtype=torch.uint8).set_(mapped[offset:end]).view(torch.float32)
         parameter.data = values.view(parameter.shape)
-        offset += 4 * parameter.numel()
+        offset = end
 
 
 def generate(model, ids, new_tokens):

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -648,6 +649,19 @@ TEST_F(HostMachineTest, CalibrationMeasuresEveryFigure) {
   }
   options.file_bytes = Bytes{1} << 50;
   EXPECT_THROW(calibrate(options), Error);
+}
+
+// As on a disk that is nearly full: no file may be larger.
+TEST_F(HostMachineTest, FilesAreMeasuredWithinTheBytesThatAreGiven) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto too_large = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit{16 * MiB, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const Tier tier{"nvme", TierKind::nvme, 16 * MiB, 4096, {folder_.string()}};
+  EXPECT_EQ(time_files(tier, 8 * MiB, true).size(), 1u);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, too_large);
 }
 
 }  // namespace

@@ -199,7 +199,7 @@ for step in range(8):
     optimizer.zero_grad()
 """)
         said = self.run_python("--gpu-memory", "8MiB", "--", program).stderr.splitlines()
-        self.assertRegex(said[0], r"the policy was blind for \d+ % of the ops .* \(first in step 2: op ")
+        self.assertRegex(said[0], r"the policy was blind for \d+ % of the ops, .* \(first in step 3: op ")
         self.assertNotIn("blind", self.run_python("--gpu-memory", "8MiB", "--", self.program, "4").stderr)
 
     def test_what_is_wrong_is_one_line(self):

@@ -50,6 +50,9 @@ ManifestRun run_of(const Workload& workload, const std::string& policy) {
   const Scenario& scenario = workload.scenario;
   ManifestRun run;
   run.trace = scenario.trace.file;
+  const Provenance& provenance = workload.trace->header.provenance;
+  if (provenance.made_by != MadeBy::unknown) run.made_by = provenance.made_by;
+  if (!provenance.made_with.empty()) run.made_with = provenance.made_with;
   run.recorded_by = workload.trace->header.recorded_by;
   run.policy = if_given<std::optional<std::string>>(policy);
   run.machine = scenario.machine.name;

@@ -13,9 +13,14 @@
 
 namespace tencache {
 
+BOOST_DESCRIBE_ENUM(MadeBy, generated, recorded, imported)
+
 // What was asked for, as text: the trace, the machine and the run. Absent members are not in the JSON unless given.
 struct ManifestQuestion {
-  std::string trace, recorded_by;
+  std::string trace;
+  Absent<MadeBy> made_by;  // the trace's provenance
+  Absent<Named<std::string>> made_with;
+  std::string recorded_by;
   std::optional<std::string> policy;  // none: several
   std::string machine;
   std::optional<std::string> gpu_memory, cpu_memory;
@@ -26,8 +31,8 @@ struct ManifestQuestion {
   Absent<bool> no_rescale;
   Absent<std::string> faults;
 };
-TENCACHE_ANSWER(ManifestQuestion, trace, recorded_by, policy, machine, gpu_memory, cpu_memory, iterations, generate,
-                limits, assume_gpu, no_rescale, faults)
+TENCACHE_ANSWER(ManifestQuestion, trace, made_by, made_with, recorded_by, policy, machine, gpu_memory, cpu_memory,
+                iterations, generate, limits, assume_gpu, no_rescale, faults)
 
 // The same, with what runs on hardware and samples add, prices, and where the policy's code is.
 struct ManifestRun : ManifestQuestion {

@@ -637,7 +637,9 @@ std::string refused_text(const GenerateOption& option, const std::string& text) 
 }
 
 GenerateOptions parse_generate_settings(const GenerateSettings& settings, const ModelDescription* model) {
-  return options_of(Values(settings, model != nullptr), model);
+  GenerateOptions options = options_of(Values(settings, model != nullptr), model);
+  options.settings = settings;
+  return options;
 }
 
 Trace generate_trace(const GenerateSettings& settings, const ModelDescription* model) {
@@ -648,18 +650,10 @@ void check_generate_settings(const GenerateSettings& settings) {
   check_generate_options(parse_generate_settings(settings));
 }
 
-std::optional<GenerateSettings> generate_settings_of(const std::string& recorded_by) {
-  constexpr std::string_view command = "tencache generate ";
-  if (!recorded_by.starts_with(command)) return std::nullopt;
-  const std::vector<std::string> words = shell_words(std::string_view(recorded_by).substr(command.size()));
-  GenerateSettings settings;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    if (!words[i].starts_with("--")) return std::nullopt;
-    const bool flag = i + 1 == words.size() || words[i + 1].starts_with("--");
-    settings.emplace_back(words[i].substr(2), flag ? "true" : words[i + 1]);
-    if (!flag) ++i;
-  }
-  return settings;
+const GenerateSettings* generate_settings_of(const TraceHeader& header) {
+  const Provenance& provenance = header.provenance;
+  const bool known = provenance.made_by == MadeBy::generated && !provenance.made_with.empty();
+  return known ? &provenance.made_with : nullptr;
 }
 
 }  // namespace tencache

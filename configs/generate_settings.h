@@ -2,7 +2,6 @@
 // header says of how a trace is generated.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,7 +37,7 @@ GenerateOptions parse_generate_settings(const GenerateSettings& settings, const 
 Trace generate_trace(const GenerateSettings& settings, const ModelDescription* model = nullptr);
 void check_generate_settings(const GenerateSettings& settings);
 
-// How a trace was generated, of what its header says (TraceHeader::recorded_by); none: it was made otherwise.
-std::optional<GenerateSettings> generate_settings_of(const std::string& recorded_by);
+// What generates the trace again; null: it was made otherwise, or its settings are not known. The header's own.
+const GenerateSettings* generate_settings_of(const TraceHeader& header);
 
 }  // namespace tencache

@@ -43,7 +43,9 @@ std::vector<Validated> read_validated() {
       Validated& added = list.emplace_back();
       added.system = node["system"].as<std::string>();
       added.machines = node["machines"].as<std::vector<std::string>>();
-      added.traces = node["traces"].as<std::string>();
+      const auto made_by = parse_enum<MadeBy>(node["traces"].as<std::string>());
+      if (!made_by) throw YAML::Exception(node["traces"].Mark(), "expected one of " + enum_names<MadeBy>());
+      added.traces = *made_by;
       added.policies = node["policies"].as<std::vector<std::string>>();
       if (node["models"]) added.models = node["models"].as<std::vector<std::string>>();
       if (node["options"]) added.options = node["options"].as<decltype(added.options)>();
@@ -58,19 +60,9 @@ std::vector<Validated> read_validated() {
   }
 }
 
-std::string_view kind_of_trace(std::string_view recorded_by) {
-  if (recorded_by.starts_with("tencache generate")) return "generated";
-  for (const std::string_view recorder : {"tencache record", "tencache_recorder"}) {  // its own, and Python's
-    if (recorded_by.starts_with(recorder)) return "recorded";
-  }
-  return recorded_by.starts_with("import") ? "imported" : "";
-}
-
-const Validated* validated_for(const std::vector<Validated>& list, std::string_view machine,
-                               std::string_view recorded_by) {
+const Validated* validated_for(const std::vector<Validated>& list, std::string_view machine, MadeBy made_by) {
   const auto found = std::ranges::find_if(list, [&](const Validated& entry) {
-    return entry.traces == kind_of_trace(recorded_by) &&
-           std::ranges::find(entry.machines, machine) != entry.machines.end();
+    return entry.traces == made_by && std::ranges::find(entry.machines, machine) != entry.machines.end();
   });
   return found == list.end() ? nullptr : &*found;
 }
@@ -90,26 +82,26 @@ bool has_options(const Validated& validated, const PolicyRun& run) {
   });
 }
 
-bool validates_policy(const Validated& validated, std::string_view policy, std::string_view recorded_by) {
+bool validates_policy(const Validated& validated, std::string_view policy, const Provenance& trace) {
   if (validated.quantity != "seconds" || std::ranges::find(validated.policies, policy) == validated.policies.end()) {
     return false;
   }
-  return validated.models.empty() || std::ranges::any_of(validated.models, [&](const std::string& model) {
-           return (std::string(recorded_by) + " ").find("--model " + model + " ") != std::string::npos;
-         });
+  if (validated.models.empty()) return true;
+  const std::string* const model = trace.option("model");
+  return model != nullptr && std::ranges::find(validated.models, *model) != validated.models.end();
 }
 
 }  // namespace
 
-bool validates_time(const Validated& validated, const PolicyRun& run, std::string_view recorded_by) {
-  return validates_policy(validated, run.policy, recorded_by) && has_options(validated, run);
+bool validates_time(const Validated& validated, const PolicyRun& run, const Provenance& trace) {
+  return validates_policy(validated, run.policy, trace) && has_options(validated, run);
 }
 
-std::string validity_text(const Validated* validated, const PolicyRun& run, std::string_view recorded_by) {
+std::string validity_text(const Validated* validated, const PolicyRun& run, const Provenance& trace) {
   if (validated == nullptr) return "extrapolated";
   char share[32];
   std::snprintf(share, sizeof share, "%.1f", 100 * validated->worst);
-  if (validates_time(*validated, run, recorded_by)) {
+  if (validates_time(*validated, run, trace)) {
     return std::string("validated within ") + share + " % (" + validated->system + ")";
   }
   const auto list = [](const std::vector<std::string>& names) {
@@ -119,7 +111,7 @@ std::string validity_text(const Validated* validated, const PolicyRun& run, std:
   };
   return "extrapolated (on this machine " + validated->quantity + " of " + list(validated->policies) +
          (validated->models.empty() ? "" : " on " + list(validated->models)) + " were checked, within " + share + " %" +
-         (validates_policy(*validated, run.policy, recorded_by) ? ", with other options)" : ")");
+         (validates_policy(*validated, run.policy, trace) ? ", with other options)" : ")");
 }
 
 }  // namespace tencache

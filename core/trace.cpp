@@ -67,6 +67,11 @@ std::size_t shape_size(KernelKind kind) {
   return is_attention(kind) ? 6 : 0;
 }
 
+const std::string* Provenance::option(std::string_view name) const {
+  const auto found = std::ranges::find(made_with, name, &std::pair<std::string, std::string>::first);
+  return found == made_with.end() ? nullptr : &found->second;
+}
+
 NameId NamePool::intern(std::string_view text) {
   if (slots_.empty()) index(first_slot_count, size());
   const std::uint64_t hash = hash_of(text) & hash_bits;

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/enum_names.h"
@@ -215,13 +216,33 @@ struct Op {
   Nanoseconds occupied_ns() const { return gap_before_ns + (stream == OpStream::compute ? duration_ns : 0); }
 };
 
+// How a trace was made. Decisions read this, never the sentence in TraceHeader::recorded_by.
+enum class MadeBy : std::uint8_t { unknown, generated, recorded, imported };
+template <>
+inline constexpr auto enum_texts<MadeBy> = std::to_array<std::string_view>({"", "generated", "recorded", "imported"});
+template <>
+inline constexpr std::size_t first_to_name<MadeBy> = 1;
+
+struct Provenance {
+  MadeBy made_by = MadeBy::unknown;
+  // Options by their names without dashes, and their texts: {"batch", "16"}. A generated trace has all that it takes to
+  // generate it again, unless they are not known; others have what is worth knowing.
+  std::vector<std::pair<std::string, std::string>> made_with;
+
+  // The text of an option; null: it is not among them.
+  const std::string* option(std::string_view name) const;
+
+  auto operator<=>(const Provenance&) const = default;
+};
+
 struct TraceHeader {
   std::string model;
   std::uint64_t batch = 0;            // 0: unknown
   std::uint64_t sequence_length = 0;  // 0: unknown
   std::string precision;              // "fp32", "bf16", …; empty: unknown
   std::string hardware;               // what the durations were measured on, or modelled for; empty: unknown
-  std::string recorded_by;            // how it was made
+  Provenance provenance;              // what decisions read of it
+  std::string recorded_by;            // the same as a sentence, for people
   std::string stack;                  // the software whose kernels the durations are modelled for; empty: unknown
   // Of a parameter in `precision`: 4 for fp32 and where it is unknown, else 2. Systems that count in elements need it.
   Bytes element_bytes() const { return precision == "fp16" || precision == "bf16" ? 2 : 4; }

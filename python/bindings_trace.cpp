@@ -61,6 +61,12 @@ py::tuple accesses(const PythonTrace& self, std::span<const TensorId> (Trace::*o
   return py::make_tuple(to_array(offsets), to_array(ids));
 }
 
+template <typename Enum>
+Enum parse(const std::string& text, const char* what) {
+  if (const std::optional<Enum> value = parse_enum<Enum>(text)) return *value;
+  throw Error(std::string(what) + ": unknown '" + text + "'; valid are " + enum_names<Enum>());
+}
+
 py::dict header_of(const PythonTrace& self) {
   const TraceHeader& header = self.trace.header;
   py::dict result;
@@ -69,6 +75,10 @@ py::dict header_of(const PythonTrace& self) {
   result["sequence_length"] = header.sequence_length;
   result["precision"] = to_text(header.precision);
   result["hardware"] = to_text(header.hardware);
+  result["made_by"] = to_text(to_string(header.provenance.made_by));
+  py::dict made_with;
+  for (const auto& [name, text] : header.provenance.made_with) made_with[to_text(name)] = to_text(text);
+  result["made_with"] = made_with;
   result["recorded_by"] = to_text(header.recorded_by);
   result["stack"] = to_text(header.stack);
   return result;
@@ -88,13 +98,21 @@ void set_header(PythonTrace& self, const py::dict& values) {
       header.precision = py::cast<std::string>(value);
     } else if (name == "hardware") {
       header.hardware = py::cast<std::string>(value);
+    } else if (name == "made_by") {
+      const std::string text = py::cast<std::string>(value);  // empty: not known
+      if (!text.empty()) header.provenance.made_by = parse<MadeBy>(text, "made_by");
+    } else if (name == "made_with") {
+      for (const auto& [option, text] : py::cast<py::dict>(value)) {
+        header.provenance.made_with.emplace_back(py::cast<std::string>(option), py::cast<std::string>(text));
+      }
     } else if (name == "recorded_by") {
       header.recorded_by = py::cast<std::string>(value);
     } else if (name == "stack") {
       header.stack = py::cast<std::string>(value);
     } else {
       throw Error("header: unknown key '" + name +
-                  "'; valid are model, batch, sequence_length, precision, hardware, recorded_by, stack");
+                  "'; valid are model, batch, sequence_length, precision, hardware, made_by, made_with, recorded_by, "
+                  "stack");
     }
   }
   self.trace.header = std::move(header);
@@ -161,12 +179,6 @@ std::shared_ptr<PythonTrace> from_arrays(const py::dict& header, const std::vect
     trace.add_op(op_of(ops.data()[i], trace, i), read.of(i), write.of(i));
   }
   return made;
-}
-
-template <typename Enum>
-Enum parse(const std::string& text, const char* what) {
-  if (const std::optional<Enum> value = parse_enum<Enum>(text)) return *value;
-  throw Error(std::string(what) + ": unknown '" + text + "'; valid are " + enum_names<Enum>());
 }
 
 TensorId add_tensor(PythonTrace& self, const std::string& name, Bytes bytes, const std::string& role, bool persistent,
@@ -242,7 +254,7 @@ void bind_making(TraceClass& trace) {
               return made;
             }),
             "An empty trace; keywords are the header's: model, batch, sequence_length, precision, hardware, "
-            "recorded_by, stack.");
+            "made_by, made_with, recorded_by, stack.");
   trace.def_static(
       "_load",
       [](const std::string& path) {

@@ -19,16 +19,15 @@ Bytes cpu_capacity(const MachineSpec& machine) {
 }  // namespace
 
 std::uint64_t shards_of(const Trace& trace) {
-  return trace.header.recorded_by.find(" --zero 3") == std::string::npos ? 1 : data_parallel_ranks(trace);
+  const std::string* const stage = trace.header.provenance.option("zero");
+  return stage != nullptr && *stage == "3" ? data_parallel_ranks(trace) : 1;
 }
 
 std::uint64_t data_parallel_ranks(const Trace& trace) {
-  const std::string& made = trace.header.recorded_by;
-  const std::string data_parallel = " --data-parallel ";
-  const std::size_t at = made.find(data_parallel);
-  if (at == std::string::npos) return 1;
   std::uint64_t ranks = 1;
-  std::from_chars(made.data() + at + data_parallel.size(), made.data() + made.size(), ranks);
+  if (const std::string* const given = trace.header.provenance.option("data-parallel")) {
+    std::from_chars(given->data(), given->data() + given->size(), ranks);
+  }
   return std::max<std::uint64_t>(1, ranks);
 }
 

@@ -64,8 +64,7 @@ ImportProgress progress_line(const std::string& what) {
 void note_kernels(ImportedTrace& imported, const GpuSpec& gpu, const RecordingChoice& asked) {
   if (asked.kernels.empty()) return;
   if (const std::string note = calibration_note(gpu.kernels); !note.empty()) imported.notes.push_back(note);
-  std::string& recorded_by = imported.trace.header.recorded_by;
-  recorded_by += std::string(recorded_by.empty() ? "" : "; ") + "--kernels " + asked.kernels;
+  imported.trace.header.provenance.made_with.emplace_back("kernels", asked.kernels);
 }
 
 ImportedTrace import_execution_trace(const RecordingChoice& asked) {

@@ -19,7 +19,9 @@ constexpr std::uint64_t most_requests = 1 << 20, most_prompt = 1 << 24, most_ops
 // How the workload's trace was generated; empty: it was not.
 GenerateSettings generated_by(const Workload& workload) {
   const GenerateSettings& asked = workload.scenario.trace.generate;
-  return asked.empty() ? generate_settings_of(workload.trace->header.recorded_by).value_or(GenerateSettings()) : asked;
+  if (!asked.empty()) return asked;
+  const GenerateSettings* const made_with = generate_settings_of(workload.trace->header);
+  return made_with != nullptr ? *made_with : GenerateSettings();
 }
 
 void set_option(GenerateSettings& settings, const std::string& name, std::string text) {

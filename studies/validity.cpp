@@ -28,18 +28,17 @@ std::string published_validity(const Workload& workload, const std::string& poli
                                const std::map<std::string, std::string>& settings) {
   if (!is_like_measured(workload)) return "extrapolated";
   static const std::vector<Validated> published = read_validated();
-  const std::string& recorded_by = workload.trace->header.recorded_by;
-  return validity_text(validated_for(published, workload.machine.name, recorded_by), run_of(policy, settings),
-                       recorded_by);
+  const Provenance& trace = workload.trace->header.provenance;
+  return validity_text(validated_for(published, workload.machine.name, trace.made_by), run_of(policy, settings), trace);
 }
 
-std::string measured_validity(const std::vector<PredictedRun>& runs, const std::string& machine,
-                              std::string_view trace_kind, const std::string& changes) {
-  if (trace_kind.empty()) return "";  // nobody knows whether it is the same kind
+std::string measured_validity(const std::vector<PredictedRun>& runs, const std::string& machine, MadeBy trace,
+                              const std::string& changes) {
+  if (trace == MadeBy::unknown) return "";  // nobody knows whether it is the same kind
   double worst = 0;
   std::size_t count = 0;
   for (const PredictedRun& run : runs) {
-    if (run.machine != machine || run.trace_kind != trace_kind || run.changes != changes) continue;
+    if (run.machine != machine || run.trace != trace || run.changes != changes) continue;
     worst = std::max(worst, std::abs(run.error));
     ++count;
   }

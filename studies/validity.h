@@ -3,7 +3,6 @@
 
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "studies/workload.h"
@@ -19,13 +18,13 @@ std::string published_validity(const Workload& workload, const std::string& poli
 // A measured run whose time was predicted before.
 struct PredictedRun {
   std::string machine;
-  std::string_view trace_kind;  // kind_of_trace
-  std::string changes;          // of the machine and the trace, in any form; empty: none
-  double error = 0;             // predicted ÷ measured - 1
+  MadeBy trace = MadeBy::unknown;
+  std::string changes;  // of the machine and the trace, in any form; empty: none
+  double error = 0;     // predicted ÷ measured - 1
 };
 // What these say of simulations on the same machine, of the same kind of trace, with the same changes: "validated within
 // 4.0 % (2 measured)", of the largest error; empty: nothing.
-std::string measured_validity(const std::vector<PredictedRun>& runs, const std::string& machine,
-                              std::string_view trace_kind, const std::string& changes);
+std::string measured_validity(const std::vector<PredictedRun>& runs, const std::string& machine, MadeBy trace,
+                              const std::string& changes);
 
 }  // namespace tencache

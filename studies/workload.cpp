@@ -97,16 +97,17 @@ Workload with_changed_trace(Workload workload) {
   double& speed = workload.scenario.trace.gpu_speed;
   std::uint64_t& batch = workload.scenario.trace.batch;
   if (batch != 0 && batch != workload.trace->header.batch) {
-    std::optional<GenerateSettings> settings = generate_settings_of(workload.trace->header.recorded_by);
-    if (!settings) throw Error("the batch of a trace that was not generated cannot be changed");
-    for (auto& [name, value] : *settings) {
+    const GenerateSettings* const made_with = generate_settings_of(workload.trace->header);
+    if (made_with == nullptr) throw Error("the batch of a trace that was not generated cannot be changed");
+    GenerateSettings settings = *made_with;
+    for (auto& [name, value] : settings) {
       if (name == "batch") value = std::to_string(batch);
       if (name == "block") {  // as many micro-batches
         const std::string batches = value.find('x') == value.npos ? "1" : value.substr(value.find('x') + 1);
         value = std::to_string(batch / std::stoull(batches)) + "x" + batches;
       }
     }
-    set_trace(workload, generate_trace(*settings));
+    set_trace(workload, generate_trace(settings));
   }
   if (speed != 1) workload.trace = std::make_shared<const Trace>(with_gpu_speed(*workload.trace, speed));
   batch = 0;

@@ -115,6 +115,7 @@ class RecorderTest(unittest.TestCase):
             self.assertEqual(tensor["persistent"], tensor["role"] in ("parameter", "optimizer_state"), tensor)
         self.assertEqual(trace.header["batch"], 16)
         self.assertEqual(trace.header["precision"], "fp32")
+        self.assertEqual(trace.header["made_by"], "recorded")
         self.assertIn(torch.__version__, trace.header["recorded_by"])
 
     def test_times_add_up_to_the_step(self):
@@ -308,7 +309,7 @@ class RecorderTest(unittest.TestCase):
 
     def test_ops_have_the_kernels_that_they_launch(self):
         _, trace = self.record_steps(Program())
-        self.assertEqual(trace.header["format_version"], 2)
+        self.assertEqual(trace.header["format_version"], 3)
         products = [(op["phase"], op["shape"]) for op in trace.ops if op.get("kernel") == "matmul"]
         self.assertEqual(products, [("forward", [1, 16, 32, 64]), ("forward", [1, 16, 10, 32]),
                                     ("backward", [1, 16, 32, 10]), ("backward", [1, 10, 32, 16]),

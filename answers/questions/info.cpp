@@ -28,6 +28,8 @@ Json header_json(const Trace& trace) {
                {"batch", number(header.batch)},           {"sequence_length", number(header.sequence_length)},
                {"precision", text(header.precision)},     {"hardware", text(header.hardware)},
                {"recorded_by", text(header.recorded_by)}};
+  if (header.provenance.made_by != MadeBy::unknown) json["made_by"] = to_string(header.provenance.made_by);
+  if (!header.provenance.made_with.empty()) json["made_with"] = to_json_of(header.provenance.made_with);
   if (!header.stack.empty()) json["stack"] = header.stack;
   return json;
 }

@@ -62,14 +62,12 @@ TrainingShape shape_of(const Workload& workload) {
   shape.shards = shards_of(*workload.trace);
   shape.data_parallel = data_parallel_ranks(*workload.trace);
   for (const Tier& tier : workload.machine.tiers) shape.pageable = shape.pageable || tier.name == "pageable";
-  const std::string micro_batches = " --micro-batches ";
-  if (const std::size_t at = header.recorded_by.find(micro_batches); at != std::string::npos) {
-    const std::string& made = header.recorded_by;
-    std::from_chars(made.data() + at + micro_batches.size(), made.data() + made.size(), shape.accumulation);
+  if (const std::string* const batches = header.provenance.option("micro-batches")) {
+    std::from_chars(batches->data(), batches->data() + batches->size(), shape.accumulation);
   }
   if (generation_of(*workload.trace)) {
-    if (const auto made = generate_settings_of(header.recorded_by)) {
-      const GenerateOptions options = parse_generate_settings(*made);
+    if (const GenerateSettings* const made_with = generate_settings_of(header)) {
+      const GenerateOptions options = parse_generate_settings(*made_with);
       shape.micro_batch = options.batch / options.micro_batches;
     }
     return shape;

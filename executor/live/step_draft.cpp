@@ -146,6 +146,7 @@ std::vector<TensorId> StepDraft::add_tensors(Trace& trace) const {
 
 RecordedStep StepDraft::finish(const NamePool& names, std::vector<TensorId>& ids) const {
   RecordedStep step;
+  step.trace.header.provenance.made_by = MadeBy::recorded;
   step.trace.names = names;
   ids = add_tensors(step.trace);
   step.boundaries = boundaries_;

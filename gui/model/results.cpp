@@ -3,14 +3,13 @@
 #include <algorithm>
 
 #include "answers/compare.h"
-#include "configs/validated.h"
 #include "core/error.h"
 #include "studies/validity.h"
 
 namespace tencache::gui {
 namespace {
 
-std::string_view trace_kind_of(const ResultAnswer& result) { return kind_of_trace(result.manifest.run.recorded_by); }
+MadeBy trace_of(const ResultAnswer& result) { return result.manifest.run.made_by.value_or(MadeBy::unknown); }
 
 std::vector<ResultAnswer> results_in(const std::vector<DocumentPointer>& documents) {
   std::vector<ResultAnswer> results;
@@ -27,7 +26,7 @@ std::vector<PredictedRun> predicted_runs(const std::vector<ResultAnswer>& result
   std::vector<PredictedRun> runs;
   for (const ResultAnswer& result : results) {
     if (!result.measured.value_or(false) || !result.prediction || !result.prediction->error) continue;
-    runs.push_back({result.machine, trace_kind_of(result), changes_of(result), *result.prediction->error});
+    runs.push_back({result.machine, trace_of(result), changes_of(result), *result.prediction->error});
   }
   return runs;
 }
@@ -39,7 +38,7 @@ std::vector<ResultAnswer> open_results(const std::vector<DocumentPointer>& docum
   const std::vector<PredictedRun> runs = predicted_runs(results);
   for (ResultAnswer& result : results) {
     if (!result.validity || result.rescaled) continue;
-    const std::string measured = measured_validity(runs, result.machine, trace_kind_of(result), changes_of(result));
+    const std::string measured = measured_validity(runs, result.machine, trace_of(result), changes_of(result));
     if (!measured.empty()) result.validity = measured;
   }
   return results;
@@ -48,7 +47,7 @@ std::vector<ResultAnswer> open_results(const std::vector<DocumentPointer>& docum
 std::string validity_of(const std::vector<DocumentPointer>& documents, const Workload& workload) {
   if (!is_like_measured(workload)) return "extrapolated";
   const std::string measured = measured_validity(predicted_runs(results_in(documents)), workload.machine.name,
-                                                 kind_of_trace(workload.trace->header.recorded_by), "");
+                                                 workload.trace->header.provenance.made_by, "");
   if (!measured.empty()) return measured;
   try {
     return published_validity(workload, workload.scenario.policy.name, workload.scenario.policy.settings);

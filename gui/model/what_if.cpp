@@ -47,8 +47,8 @@ void add(std::vector<Knob>& knobs, Kind kind, const char* name, const char* labe
 
 // Batches are shared out evenly to micro-batches and ranks.
 void add_batch(std::vector<Knob>& knobs, const TraceHeader& header) {
-  const std::optional<GenerateSettings> settings = generate_settings_of(header.recorded_by);
-  if (!settings || header.batch == 0) return;
+  const GenerateSettings* const settings = generate_settings_of(header);
+  if (settings == nullptr || header.batch == 0) return;
   double step = 1;
   for (const auto& [name, value] : *settings) {
     if (name == "micro-batches" || name == "data-parallel") step *= parse_number(value).value_or(1);

@@ -42,6 +42,8 @@ class Trace:
         sequence_length: int = ...,
         precision: str = ...,
         hardware: str = ...,
+        made_by: str = ...,
+        made_with: Mapping[str, str] = ...,
         recorded_by: str = ...,
         stack: str = ...,
     ) -> None: ...

@@ -702,7 +702,8 @@ class Live:
             trace.header = {
                 "model": "", "precision": "", **self._described,
                 "batch": self._batch[0], "sequence_length": self._batch[1],
-                "hardware": objects.hardware_name(self._options.device), "recorded_by": "tencache run python",
+                "hardware": objects.hardware_name(self._options.device), "made_by": "recorded",
+                "recorded_by": "tencache run python",
             }
         return trace
 

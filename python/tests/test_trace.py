@@ -162,6 +162,9 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(trace.tensor_names, ["w", "renamed", "g"])
         trace.header = {"model": "other"}
         self.assertEqual(trace.header["batch"], 0)
+        self.assertEqual((trace.header["made_by"], trace.header["made_with"]), ("", {}))
+        trace.header = {**trace.header, "made_by": "generated", "made_with": {"model": "gpt2"}}
+        self.assertEqual((trace.header["made_by"], trace.header["made_with"]), ("generated", {"model": "gpt2"}))
 
     def test_what_is_broken_is_an_error_and_changes_nothing(self):
         trace = step()
@@ -182,6 +185,8 @@ class TraceTest(unittest.TestCase):
             trace.add_op("x", reads=[3], writes=[], duration_ns=1, phase="forward")
         with self.assertRaisesRegex(tencache.Error, "unknown key 'colour'"):
             trace.header = {"colour": "red"}
+        with self.assertRaisesRegex(tencache.Error, "made_by: unknown 'guessed'; valid are generated, recorded, imp"):
+            trace.header = {"made_by": "guessed"}
         self.assert_same(trace, step())
         trace.validate()
 

@@ -128,11 +128,11 @@ std::string taken_from(const Workload& workload) {
 
 // `validated`: of the machine and the trace's recorder; null where nothing like it was measured.
 void add_validity(SweepRow& row, const Workload& workload, const Validated* validated, const PolicyRun& run) {
-  const std::string& recorded_by = workload.trace->header.recorded_by;
-  row.validity = validity_text(validated, run, recorded_by);
+  const Provenance& provenance = workload.trace->header.provenance;
+  row.validity = validity_text(validated, run, provenance);
   const std::string from = taken_from(workload);
   if (!from.empty()) row.validity += ", durations of " + from + " taken as they are";
-  if (validated != nullptr && validates_time(*validated, run, recorded_by)) row.validated_within = validated->worst;
+  if (validated != nullptr && validates_time(*validated, run, provenance)) row.validated_within = validated->worst;
 }
 
 // What is asked of another rank: a unit, less the rows that are there already.
@@ -269,7 +269,7 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
     workload.scenario.machine = machine.asked.machine;
     add_trace_facts(common, workload);
     if (is_like_measured(workload)) {
-      validated = validated_for(validated_, machine.spec.name, workload.trace->header.recorded_by);
+      validated = validated_for(validated_, machine.spec.name, workload.trace->header.provenance.made_by);
     }
     references = references_of(workload);
     common.ideal_seconds = references->ideal_seconds;

@@ -155,6 +155,10 @@ Trace random_trace(std::uint64_t seed) {
   Trace trace;
   trace.header.model = names[below(names.size())];
   trace.header.batch = below(1u << 30);
+  trace.header.provenance.made_by = static_cast<MadeBy>(below(4));
+  for (const std::string& name : names) {
+    if (below(3) == 0) trace.header.provenance.made_with.emplace_back(name, names[below(names.size())]);
+  }
   const std::size_t tensor_count = 1 + below(20);
   for (std::size_t i = 0; i < tensor_count; ++i) {
     trace.add_tensor(names[below(names.size())], below(4) == 0 ? Bytes{1} << 50 : 1 + below(1000),
@@ -198,6 +202,7 @@ TEST(TraceFile, WritesWhatItReadsByteForByte) {
     const std::string text = format_trace(trace);
     const Trace again = parse_trace(text, "t");
     ASSERT_EQ(format_trace(again), text) << "seed " << seed;
+    ASSERT_EQ(again.header.provenance, trace.header.provenance);
     ASSERT_EQ(again.accesses, trace.accesses);
     for (std::size_t i = 0; i < trace.ops.size(); ++i) {
       ASSERT_EQ(again.name(again.ops[i]), trace.name(trace.ops[i]));
@@ -272,6 +277,75 @@ TEST(TraceFile, ReadsFilesOfVersionTwo) {
   EXPECT_EQ(detail(2), (OpDetail{.step = 1}));
   EXPECT_EQ(detail(3), (OpDetail{.step = 1, .revealed_by = 2, .cpu_duration_ns = 9000}));
   EXPECT_EQ(format_trace(trace), read_file(file, 1 << 20));
+}
+
+// And for version 3.
+TEST(TraceFile, ReadsFilesOfVersionThree) {
+  const std::string file = TENCACHE_SOURCE_DIR "/tests/data/version-3.trace.jsonl";
+  const Trace trace = read_trace(file);
+  EXPECT_EQ(format_version(trace), 3);
+  const Provenance made{MadeBy::generated,
+                        {{"model", "my models/\u00e9.yaml"}, {"batch", "2"}, {"seq", "16"}, {"forward-only", "true"}}};
+  EXPECT_EQ(trace.header.provenance, made);
+  ASSERT_NE(trace.header.provenance.option("batch"), nullptr);
+  EXPECT_EQ(*trace.header.provenance.option("batch"), "2");
+  EXPECT_EQ(trace.header.provenance.option("bat"), nullptr);
+  EXPECT_EQ(format_trace(trace), read_file(file, 1 << 20));
+}
+
+// `tiny` of a version that has provenance only as a sentence.
+Provenance provenance_in_version_1(const std::string& sentence) {
+  return parse_trace(with("\"recorded_by\":\"hand\"", "\"recorded_by\":\"" + sentence + "\""), "t").header.provenance;
+}
+
+TEST(TraceFile, OlderVersionsSayTheirProvenanceInASentence) {
+  using Options = std::vector<std::pair<std::string, std::string>>;
+  const auto expect = [](const std::string& sentence, MadeBy made_by, const Options& made_with) {
+    const Provenance read = provenance_in_version_1(sentence);
+    EXPECT_EQ(to_string(read.made_by), to_string(made_by)) << sentence;
+    EXPECT_EQ(read.made_with, made_with) << sentence;
+  };
+  expect("tencache generate --model 'a b' --forward-only --batch 4", MadeBy::generated,
+         {{"model", "a b"}, {"forward-only", "true"}, {"batch", "4"}});
+  expect("tencache generate", MadeBy::generated, {});
+  expect("tencache generate --model gpt2 --batch 4 by somebody", MadeBy::generated, {});
+  expect("tencache record", MadeBy::recorded, {});
+  expect("tencache_recorder, PyTorch 2.5.1", MadeBy::recorded, {});
+  expect("tencache run python", MadeBy::recorded, {});
+  expect("import csv, sizes from bytes", MadeBy::imported, {});
+  expect("by hand", MadeBy::unknown, {});
+}
+
+// From version 3 on the sentence has no meaning, and a trace whose sentence had one is written as version 3.
+TEST(TraceFile, TheSentenceOfVersionThreeIsForPeople) {
+  const std::string text = with("\"format_version\":1", "\"format_version\":3");
+  EXPECT_EQ(format_trace(parse_trace(text, "t")), tiny) << "nothing of version 3";
+  const std::string sentence = "\"recorded_by\":\"tencache record\"";
+  std::string recorded = text;
+  recorded.replace(recorded.find("\"recorded_by\":\"hand\""), 20, sentence);
+  const Trace trace = parse_trace(recorded, "t");
+  EXPECT_EQ(trace.header.provenance, Provenance{});
+  EXPECT_EQ(format_trace(trace), recorded);
+}
+
+TEST(TraceFile, ProvenanceIsChecked) {
+  const auto header = [](const std::string& keys, const char* version = "3") {
+    return error_of("{\"kind\":\"header\",\"format_version\":" + std::string(version) + "," + keys + "}\n");
+  };
+  EXPECT_EQ(header("\"made_by\":\"guessed\""),
+            "t:1: unknown made_by 'guessed'; it is one of generated, recorded, imported");
+  EXPECT_EQ(header("\"made_with\":[]"), "t:1: 'made_with' is [; it takes an object of names and texts");
+  EXPECT_EQ(header("\"made_with\":{\"batch\":2}"), "t:1: 'batch' is 2; it takes a text");
+  EXPECT_EQ(header("\"made_with\":{\"a\":\"1\",\"a\":\"2\"}"), "t:1: 'a' stands twice in 'made_with'");
+  std::string many = "\"made_with\":{\"0\":\"\"";
+  for (int i = 1; i < 257; ++i) many += ",\"" + std::to_string(i) + "\":\"\"";
+  EXPECT_EQ(header(many + "}"), "t:1: 'made_with' has more than 256 options");
+  for (const char* version : {"1", "2"}) {
+    const std::string older = std::string(" needs format version 3, but the header says version ") + version +
+                              "; write \"format_version\":3 there";
+    EXPECT_EQ(header("\"made_by\":\"recorded\"", version), "t:1: the key 'made_by'" + older);
+    EXPECT_EQ(header("\"made_with\":{}", version), "t:1: the key 'made_with'" + older);
+  }
 }
 
 // `tiny` as a file of version 2, with one piece of its text replaced by another.
@@ -433,8 +507,8 @@ TEST(TraceFile, ValidationRefusesKernelsAndDetailsThatCannotBe) {
 
 // Whatever else a later version says in its header, the version is what the message is about.
 TEST(TraceFile, SaysThatAFileIsOfALaterVersion) {
-  EXPECT_EQ(error_of(with("\"format_version\":1,\"model\":\"tiny\"", "\"format_version\":3,\"shards\":8")),
-            "t:1: format version 3 is not supported; this program reads versions 1 to 2: read it with the TenCache "
+  EXPECT_EQ(error_of(with("\"format_version\":1,\"model\":\"tiny\"", "\"format_version\":4,\"shards\":8")),
+            "t:1: format version 4 is not supported; this program reads versions 1 to 3: read it with the TenCache "
             "that wrote "
             "it, or a newer one");
 }
@@ -453,8 +527,8 @@ TEST(TraceFile, NamesTheLineOfBadInput) {
   EXPECT_THAT(error_of(with(op_lines, op_lines + tensor_lines)), HasSubstr("t:8: a tensor after the first op"));
   EXPECT_THAT(error_of(with("\"kind\":\"op\"", "\"kind\":\"opus\"")),
               HasSubstr("t:5: unknown kind 'opus'; it is header, tensor or op"));
-  EXPECT_THAT(error_of(with("\"format_version\":1", "\"format_version\":3")),
-              HasSubstr("t:1: format version 3 is not supported"));
+  EXPECT_THAT(error_of(with("\"format_version\":1", "\"format_version\":4")),
+              HasSubstr("t:1: format version 4 is not supported"));
   EXPECT_THAT(error_of(with("\"format_version\":1,", "")),
               HasSubstr("t:1: missing 'format_version'; the keys are kind, format_version, model"));
   EXPECT_THAT(error_of(with("\"flops\":7", "\"flop\":7")),

@@ -42,9 +42,9 @@ TEST(Validated, OnlyMeasuredSecondsOfThePolicyAndModelCount) {
   const std::vector<Validated> list = read_validated();
   const auto text_of = [&](const char* machine, const char* policy, const char* model, const char* buffers = "32",
                            const char* other = "1") {
-    const std::string made = std::string("tencache generate --model ") + model + " --batch 4";
+    const Provenance made{MadeBy::generated, {{"model", model}, {"batch", "4"}}};
     const PolicyRun run{policy, {{"buffers", buffers}, {"other", other}}, {{"buffers", "0"}, {"other", "1"}}};
-    return validity_text(validated_for(list, machine, made), run, made);
+    return validity_text(validated_for(list, machine, made.made_by), run, made);
   };
   EXPECT_EQ(text_of("10cache-l40s", "10cache", "opt-6.7b"),
             "extrapolated (on this machine ratios of times and hit rates of 10cache, l2l, zero-infinity were checked, "
@@ -61,23 +61,15 @@ TEST(Validated, OnlyMeasuredSecondsOfThePolicyAndModelCount) {
   EXPECT_EQ(text_of("mlp-offload", "mlp-offload", "mlp-offload-40b"), "extrapolated");
 }
 
-TEST(Validated, TellsHowATraceWasMade) {
-  EXPECT_EQ(kind_of_trace("tencache generate --model gpt2"), "generated");
-  EXPECT_EQ(kind_of_trace("tencache record --config tiny.yaml"), "recorded");
-  EXPECT_EQ(kind_of_trace("tencache_recorder, PyTorch 2.5.1"), "recorded");
-  EXPECT_EQ(kind_of_trace("import csv"), "imported");
-  EXPECT_EQ(kind_of_trace("by hand"), "");
-}
-
 TEST(Validated, CountsForTheSameMachineAndKindOfTrace) {
   const std::vector<Validated> list = read_validated();
-  const Validated* found = validated_for(list, "10cache-l40s", "tencache generate --model opt-6.7b");
+  const Validated* found = validated_for(list, "10cache-l40s", MadeBy::generated);
   ASSERT_NE(found, nullptr);
   EXPECT_DOUBLE_EQ(found->worst, 0.229);
-  EXPECT_EQ(validated_for(list, "10cache-l40s", "tencache record"), nullptr);
-  EXPECT_EQ(validated_for(list, "g5.xlarge", "tencache generate"), nullptr);
-  EXPECT_NE(validated_for(list, "g10-a100", "import csv, sizes from bytes"), nullptr);
-  EXPECT_EQ(validated_for(list, "g10-a100", ""), nullptr);
+  EXPECT_EQ(validated_for(list, "10cache-l40s", MadeBy::recorded), nullptr);
+  EXPECT_EQ(validated_for(list, "g5.xlarge", MadeBy::generated), nullptr);
+  EXPECT_NE(validated_for(list, "g10-a100", MadeBy::imported), nullptr);
+  EXPECT_EQ(validated_for(list, "g10-a100", MadeBy::unknown), nullptr);
 }
 
 }  // namespace

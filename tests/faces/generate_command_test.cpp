@@ -89,10 +89,11 @@ TEST_F(GenerateCommand, RecordsAForwardPassAsItWasAskedFor) {
   const Trace trace = read_trace(path("f.trace.jsonl"));
   EXPECT_EQ(trace.ops.back().phase, Phase::forward);
   const GenerateSettings settings{{"model", "gpt2"}, {"batch", "2"}, {"seq", "16"}, {"forward-only", "true"}};
-  EXPECT_THAT(generate_settings_of(trace.header.recorded_by).value(), ::testing::UnorderedElementsAreArray(settings));
+  ASSERT_NE(generate_settings_of(trace.header), nullptr);
+  EXPECT_THAT(*generate_settings_of(trace.header), ::testing::UnorderedElementsAreArray(settings));
   const Trace same = generate_trace(settings);
   EXPECT_EQ(same.ops.size(), trace.ops.size());
-  EXPECT_EQ(generate_settings_of(same.header.recorded_by), settings);
+  EXPECT_EQ(same.header.provenance, (Provenance{MadeBy::generated, settings}));
   // Commands that take a model instead of a trace know it, too.
   const InProcessAnswer info = run_in_process({"replay", "--model", "gpt2", "--batch", "2", "--seq", "16",
                                                "--forward-only", "-m", "10cache-l40s", "-p", "ideal"});
@@ -106,7 +107,7 @@ TEST_F(GenerateCommand, RecordsAGeneration) {
   EXPECT_THAT(answer.out, HasSubstr("a block on h100"));
   const Trace trace = read_trace(path("g.trace.jsonl"));
   EXPECT_EQ(trace.header.tokens_per_iteration(), 12u);
-  const Trace same = generate_trace(generate_settings_of(trace.header.recorded_by).value());
+  const Trace same = generate_trace(*generate_settings_of(trace.header));
   EXPECT_EQ(same.ops.size(), trace.ops.size());
   expect_refused("--model gpt2 --new-tokens 3 --prompt 16 --block 2by2", "--block: '2by2' is no block; write 48x3");
   expect_refused("--model gpt2 --new-tokens 3 --prompt 16 --kv-page big", "--kv-page: 'big' is neither a number");
@@ -180,11 +181,17 @@ TEST_F(GenerateCommand, ARecordReadsAsTheSettingsWhateverTheirNames) {
     fs::create_directories(fs::path(path(name)).parent_path());
     fs::copy_file(std::string(TENCACHE_SOURCE_DIR) + "/configs/models/gpt2.yaml", path(name));
     const GenerateSettings settings{{"model", path(name)}, {"batch", "1"}, {"seq", "16"}};
-    EXPECT_EQ(generate_settings_of(generate_trace(settings).header.recorded_by), settings);
+    const Trace trace = generate_trace(settings);
+    EXPECT_EQ(*generate_settings_of(trace.header), settings);
     // The command itself records the same.
     const std::string file = path("t.trace.jsonl");
     ASSERT_EQ(run_in_process({"generate", "--model", path(name), "--batch", "1", "--seq", "16", "-o", file}).code, 0);
-    EXPECT_EQ(generate_settings_of(read_trace(file).header.recorded_by), settings);
+    EXPECT_EQ(read_trace(file).header.provenance, trace.header.provenance);
+    // In older versions the record is the sentence.
+    std::string older = format_trace(trace);
+    const std::size_t begin = older.find(",\"made_by\""), end = older.find(",\"recorded_by\"");
+    older.erase(begin, end - begin).replace(older.find("\"format_version\":3"), 18, "\"format_version\":2");
+    EXPECT_EQ(parse_trace(older, "t").header.provenance, trace.header.provenance);
   }
 }
 

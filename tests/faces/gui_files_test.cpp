@@ -19,6 +19,7 @@
 #include "answers/timeline/timeline_csv.h"
 #include "answers/timeline/training_timeline.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "gui/model/describe.h"
 #include "gui/model/results.h"
 #include "gui/model/session.h"
@@ -364,27 +365,26 @@ TEST_F(Files, ResultsBecomeRows) {
 // What the study said, but for what measurements of the same machine and kind of trace say; a file that says nothing is
 // extrapolated.
 TEST_F(Files, RowsSayHowFarTheyAreValidated) {
-  const auto result = [](const char* policy, const char* machine, const char* recorded_by, const char* more) {
+  const auto result = [](const char* policy, const char* machine, const char* run, const char* more) {
     return std::string(R"({"policy": ")") + policy + R"(", "machine": ")" + machine +
-           R"(", "trace": "t", "fits": true, "iteration_seconds": 2.0, "ideal_seconds": 1.0, "manifest": {"run":
-           {"recorded_by": ")" +
-           recorded_by + "\"}}" + more + "}";
+           R"(", "trace": "t", "fits": true, "iteration_seconds": 2.0, "ideal_seconds": 1.0, "manifest": {"run": {)" +
+           run + "}}" + more + "}";
   };
+  const char* const recorded = R"("made_by": "recorded")";
   const char* const alone = R"(,"validity": "extrapolated")";
+  const std::vector<std::string> texts{
+      result("a", "here", recorded, alone),
+      result("b", "here", recorded, R"(,"measured": true, "prediction": {"error": -0.04})"),
+      result("c", "here", recorded, R"(,"measured": true, "prediction": {"error": 0.02})"),
+      result("d", "here", R"("made_by": "generated", "made_with": {"model": "gpt2"})", alone),
+      result("e", "there", R"("made_by": "generated", "made_with": {"model": "opt-6.7b"})",
+             R"(,"validity": "validated within 25.0 % (S)", "mean_utilization": {"gpu": 0.5, "h2d": 0.25},)"
+             R"("traffic_bytes": {"h2d": 7})"),
+      result("f", "here", R"("made_by": "recorded", "gpu_memory": "12GiB")", alone),
+      result("g", "here", R"("recorded_by": "tencache record")", alone),
+      result("h", "here", recorded, "")};
   Session session;
-  session.open(write(
-      "all.json", "[" + result("a", "here", "tencache record", alone) + "," +
-                      result("b", "here", "tencache record", R"(,"measured": true, "prediction": {"error": -0.04})") +
-                      "," +
-                      result("c", "here", "tencache record", R"(,"measured": true, "prediction": {"error": 0.02})") +
-                      "," + result("d", "here", "tencache generate --model gpt2", alone) + "," +
-                      result("e", "there", "tencache generate --model opt-6.7b",
-                             R"(,"validity": "validated within 25.0 % (S)", "mean_utilization"
-                             : {"gpu" : 0.5, "h2d" : 0.25}, "traffic_bytes"
-                             : {"h2d" : 7}) ") +
-                                            "," +
-                      result("f", "here", R"(tencache record", "gpu_memory": "12GiB)", alone) + "," +
-                      result("g", "here", "", alone) + "," + result("h", "here", "tencache record", "") + "]"));
+  session.open(write("all.json", "[" + join(texts) + "]"));
   session.wait();
   const std::vector<ResultAnswer> rows = open_results(session.documents().all());
   ASSERT_EQ(rows.size(), 8u);

@@ -117,7 +117,7 @@ TEST(WhatIfModel, TheBatchOfAGeneratedTraceIsAKnob) {
   EXPECT_EQ(now->workload.trace->header.tokens_per_iteration(), 8u * 128);
   Workload recorded = what_if.base();
   auto trace = std::make_shared<Trace>(*recorded.trace);
-  trace->header.recorded_by = "tencache record";
+  trace->header.provenance = {MadeBy::recorded, {}};
   recorded.trace = trace;
   EXPECT_NE(WhatIf(recorded).knobs().back().kind, Knob::Kind::batch);
   recorded.scenario.trace.batch = 8;
@@ -194,7 +194,7 @@ TEST(SessionModel, AlteredMachinesAreExtrapolated) {
     Simulated simulated;
     simulated.workload.trace = std::make_shared<const Trace>([] {
       Trace trace = gui_trace();
-      trace.header.recorded_by = "tencache generate --model mlp-offload-40b";
+      trace.header.provenance = {MadeBy::generated, {{"model", "mlp-offload-40b"}}};
       return trace;
     }());
     simulated.workload.machine.name = "mlp-offload-4gpu";

@@ -218,6 +218,7 @@ TEST_F(HostileFiles, NamesAndErrorsAreNothingThatTerminalsObey) {
   Trace trace;
   trace.header = plain.header;
   trace.header.model = trace.header.hardware = trace.header.precision = trace.header.recorded_by = "x" + evil;
+  trace.header.provenance.made_with = {{"x" + evil, "x" + evil}};
   for (const Tensor& tensor : plain.tensors) {
     trace.add_tensor(std::string(plain.name(tensor)) + evil, tensor.bytes, tensor.role, tensor.persistent);
   }

@@ -141,10 +141,15 @@ TEST(Schema, TraceLines) {
   checked.refused(changed(op, "speed", 1), no_line);
   checked.refused(Json::parse(R"({"kind":"tensor","id":0,"name":"a","bytes":0,"role":"input","persistent":true})"),
                   no_line);
-  checked.valid(Json::parse(R"({"kind":"header","format_version":2})"));
-  checked.refused(Json::parse(R"({"kind":"header","format_version":3})"), no_line);
-  std::istringstream newer(read_file(TENCACHE_SOURCE_DIR "/tests/data/version-2.trace.jsonl"));
-  for (std::string line; std::getline(newer, line);) checked.valid(Json::parse(line));
+  checked.valid(Json::parse(R"({"kind":"header","format_version":3})"));
+  checked.refused(Json::parse(R"({"kind":"header","format_version":4})"), no_line);
+  checked.refused(Json::parse(R"({"kind":"header","format_version":3,"made_by":"guessed"})"), no_line);
+  checked.refused(Json::parse(R"({"kind":"header","format_version":3,"made_with":{"batch":2}})"), no_line);
+  for (const char* version : {"2", "3"}) {
+    std::istringstream newer(
+        read_file(TENCACHE_SOURCE_DIR "/tests/data/version-" + std::string(version) + ".trace.jsonl"));
+    for (std::string line; std::getline(newer, line);) checked.valid(Json::parse(line));
+  }
   const Json least = Json::parse(  // the complaint has the op in it, and is cut
       R"({"kind":"op","id":0,"name":"a","phase":"decode","device":"gpu","duration_ns":5,)"
       R"("duration_source":"modelled","reads":[],"writes":[]})");

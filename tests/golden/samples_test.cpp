@@ -62,6 +62,7 @@ TEST(SamplesTest, SayWhatTheirProgramsDo) {
     const TraceSummary summary = summarize(trace);
     EXPECT_EQ(trace.header.model, sample.name);
     EXPECT_EQ(trace.header.recorded_by, "tencache record");
+    EXPECT_EQ(to_string(trace.header.provenance.made_by), "recorded");
     EXPECT_EQ(summary.measured_share(), 1);
     for (const Phase phase : {Phase::forward, Phase::backward, Phase::optimizer}) {
       EXPECT_GT(summary.ops[static_cast<std::size_t>(phase)][static_cast<std::size_t>(Device::gpu)].duration_ns, 0);

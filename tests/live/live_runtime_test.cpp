@@ -255,6 +255,7 @@ TEST(LiveRuntimeTest, AGrowingCacheStaysOnTheSchedule) {
     EXPECT_EQ(first_wrong_cached_value(runtime, 12, 10), -1);
     EXPECT_EQ(runtime.figures().deviations, 0u) << runtime.figures().first_deviation;
     const Trace& step = runtime.recorded();
+    EXPECT_EQ(to_string(step.header.provenance.made_by), "recorded");
     std::size_t lasting = 0;
     for (const Tensor& tensor : step.tensors) lasting += tensor.persistent ? 1 : 0;
     EXPECT_EQ(lasting, 24u) << "the old cache and the new one are one tensor";

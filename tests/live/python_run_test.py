@@ -140,7 +140,13 @@ print(torch.get_num_threads(), float(torch.nn.Linear(2, 2)(torch.ones(2)).sum())
     def test_a_prediction_from_a_recording_that_is_there(self):
         trace = self.path("step.trace.jsonl")
         self.run_python("--record", trace, "--", self.program, "4")
-        done = self.run_python("--gpu-memory", "60%", "--predict", "--trace", trace, "--", self.program, "8")
+        with open(trace, encoding="utf-8") as file:
+            self.assertEqual(json.loads(file.readline())["made_by"], "recorded")
+        answer = self.path("r.json")
+        done = self.run_python("--gpu-memory", "60%", "--predict", "--trace", trace, "--json", answer, "--",
+                               self.program, "8")
+        with open(answer, encoding="utf-8") as file:  # so that the runs among results judge predictions of recordings
+            self.assertEqual(json.load(file)["manifest"]["run"]["made_by"], "recorded")
         self.assertEqual(done.stdout, self.plain())
         self.assertNotIn("recording", done.stderr)
 

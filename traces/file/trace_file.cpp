@@ -22,6 +22,8 @@ constexpr std::uint64_t largest_tensor_bytes = std::uint64_t{1} << 50;
 
 constexpr std::size_t shortest_line_bytes = 64;  // a line with all its required keys is longer
 
+constexpr std::size_t most_options = 256;  // that a trace was made with
+
 enum class Kind { header, tensor, op };
 
 // The numbers of a kernel's shape, for messages.
@@ -133,6 +135,12 @@ class Reader : TraceLine {
         case hardware:
           header.hardware = text(value, name);
           break;
+        case made_by:
+          header.provenance.made_by = choice<MadeBy>(value, name);
+          break;
+        case made_with:
+          read_made_with(value, name);
+          break;
         case recorded_by:
           header.recorded_by = text(value, name);
           break;
@@ -149,12 +157,33 @@ class Reader : TraceLine {
           break;  // kind is known
       }
     });
+    if (version < 3) header.provenance = provenance_of_sentence(header.recorded_by);
     has_tensor_count_ = seen >> tensor_count & 1;
     has_op_count_ = seen >> op_count & 1;
     // A wrong count is found at the end; until then it may not cost memory that the file itself does not justify.
     trace_.tensors.reserve(std::min<std::size_t>(tensor_count_, text_.size() / shortest_line_bytes));
     trace_.ops.reserve(std::min<std::size_t>(op_count_, text_.size() / shortest_line_bytes));
     trace_.names.reserve(trace_.tensors.capacity());  // theirs differ, those of ops mostly do not
+  }
+
+  void read_made_with(json::value& value, std::string_view key) {
+    json::object options;
+    if (value.get_object().get(options)) fail_value(value, key, "an object of names and texts");
+    Provenance& provenance = trace_.header.provenance;
+    for (auto next : options) {
+      json::field field;
+      check(std::move(next).get(field));
+      std::string_view name;
+      check(simdjson::simdjson_result<json::field>(json::field(field)).unescaped_key().get(name));
+      std::string option(name);
+      if (provenance.made_with.size() == most_options) {
+        fail("'" + std::string(key) + "' has more than " + std::to_string(most_options) + " options");
+      }
+      if (provenance.option(option) != nullptr) fail("'" + option + "' stands twice in '" + std::string(key) + "'");
+      json::value given = field.value();
+      std::string text_of_option(text(given, option));
+      provenance.made_with.emplace_back(std::move(option), std::move(text_of_option));
+    }
   }
 
   void read_tensor(json::object& object) {

@@ -4,7 +4,7 @@
 // (in the order the writer gives them; a reader takes any order), `=` marks the default of a key that may be left out:
 //
 //   header  kind "header", format_version, model ="", batch =0, sequence_length =0, precision ="", hardware ="",
-//           recorded_by ="", stack ="" ², tensor_count, op_count
+//           made_by = (unknown) ³, made_with ={} ³, recorded_by ="", stack ="" ², tensor_count, op_count
 //   tensor  kind "tensor", id, name, bytes (1 … 1 PiB), role, persistent, stored_bytes =bytes ²
 //   op      kind "op", id, name, phase, device, module ="", duration_ns, duration_source, gap_before_ns =0, flops =0,
 //           bytes =0 (memory traffic, 0: unknown), group =-1 (none), placeable =false, reorderable =false, stream
@@ -19,10 +19,13 @@
 //   device           gpu cpu
 //   stream           compute communication
 //   duration_source  measured modelled
+//   made_by          generated recorded imported
 //
 // Quantities are integers: bytes, nanoseconds. Ids count 0, 1, 2, … for tensors and for ops. Where the header has
 // tensor_count and op_count (the writer gives both), a file cut at the end of a line is noticed as well. Unknown keys
-// are errors. What ² marks needs format version 2. docs/trace-format.md explains the meaning of each key.
+// are errors. What ² marks needs format version 2, what ³ marks version 3. In older versions the sentence in recorded_by
+// says how the trace was made, and the reader takes made_by and made_with from it. docs/trace-format.md explains the
+// meaning of each key.
 #pragma once
 
 #include <string>
@@ -39,7 +42,7 @@ Trace read_trace(const std::string& path, Bytes maximum_bytes = default_maximum_
 // The same from text in memory; `name` stands for the file in messages.
 Trace parse_trace(std::string_view text, const std::string& name);
 
-// The version the trace is written as: 1, or 2 where it has anything that version 1 has not.
+// The version that the trace is written as: the first that has all of it.
 int format_version(const Trace& trace);
 
 // Writes the file atomically, compressed if the name ends in ".zst". Equal traces give equal bytes, and what was

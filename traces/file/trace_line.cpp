@@ -3,8 +3,28 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/shell_words.h"
 
 namespace tencache {
+
+Provenance provenance_of_sentence(std::string_view recorded_by) {
+  const std::string_view command = "tencache generate";
+  if (!recorded_by.starts_with(command)) {
+    for (const std::string_view recorder : {"tencache record", "tencache_recorder", "tencache run python"}) {
+      if (recorded_by.starts_with(recorder)) return {MadeBy::recorded, {}};
+    }
+    return {recorded_by.starts_with("import") ? MadeBy::imported : MadeBy::unknown, {}};
+  }
+  Provenance generated{MadeBy::generated, {}};
+  const std::vector<std::string> words = shell_words(recorded_by.substr(command.size()));
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (!words[i].starts_with("--")) return {MadeBy::generated, {}};
+    const bool flag = i + 1 == words.size() || words[i + 1].starts_with("--");
+    generated.made_with.emplace_back(words[i].substr(2), flag ? "true" : words[i + 1]);
+    if (!flag) ++i;
+  }
+  return generated;
+}
 
 // Messages quote the file, which may hold anything; they stay on one line.
 void TraceLine::fail(std::string message) const {
@@ -24,8 +44,9 @@ void TraceLine::fail_value(Value& value, std::string_view key, const std::string
   fail("'" + std::string(key) + "' is " + std::string(token.substr(0, 40)) + "; it takes " + wanted);
 }
 
-void TraceLine::fail_version(const std::string& what) const {
-  fail("the " + what + " needs format version 2, but the header says version 1; write \"format_version\":2 there");
+void TraceLine::fail_version(const std::string& what, int needed) const {
+  fail("the " + what + " needs format version " + std::to_string(needed) + ", but the header says version " +
+       std::to_string(version) + "; write \"format_version\":" + std::to_string(needed) + " there");
 }
 
 std::string_view TraceLine::text(Value& value, std::string_view key) const {

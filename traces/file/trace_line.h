@@ -4,6 +4,7 @@
 #include <simdjson.h>
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,7 +14,11 @@
 
 namespace tencache {
 
-inline constexpr int newest_trace_version = 2;
+inline constexpr int newest_trace_version = 3;
+
+// What version 3 says itself: provenance by the sentence that the headers of older versions have, the only place where
+// it is read.
+Provenance provenance_of_sentence(std::string_view recorded_by);
 
 // Version 1 has those before these.
 inline bool is_of_version_1(Role role) { return role < Role::kv_cache; }
@@ -24,8 +29,11 @@ template <std::size_t n>
 struct TraceKeys {
   static_assert(n <= 32);
   std::array<std::string_view, n> names;
-  std::uint32_t required;   // a bit per key
-  std::uint32_t version_2;  // those that version 1 does not have
+  std::uint32_t required;       // a bit per key
+  std::uint32_t version_2 = 0;  // those that came with that version
+  std::uint32_t version_3 = 0;
+
+  std::uint32_t later_than(int version) const { return (version < 2 ? version_2 : 0) | (version < 3 ? version_3 : 0); }
 
   std::string list() const {
     std::string all;
@@ -43,6 +51,8 @@ enum : std::size_t {
   sequence_length,
   precision,
   hardware,
+  made_by,
+  made_with,
   recorded_by,
   stack,
   tensor_count,
@@ -51,10 +61,11 @@ enum : std::size_t {
 };
 }
 inline constexpr TraceKeys<header_key::count> header_keys{
-    {"kind", "format_version", "model", "batch", "sequence_length", "precision", "hardware", "recorded_by", "stack",
-     "tensor_count", "op_count"},
+    {"kind", "format_version", "model", "batch", "sequence_length", "precision", "hardware", "made_by", "made_with",
+     "recorded_by", "stack", "tensor_count", "op_count"},
     1u << header_key::kind | 1u << header_key::format_version,
-    1u << header_key::stack};
+    1u << header_key::stack,
+    1u << header_key::made_by | 1u << header_key::made_with};
 
 namespace tensor_key {
 enum : std::size_t { kind, id, name, bytes, role, persistent, stored_bytes, count };
@@ -148,8 +159,8 @@ class TraceLine {
   [[noreturn]] void fail(std::string message) const;
   // What the file has instead of the right value. Damaged text is reported as such.
   [[noreturn]] void fail_value(Value& value, std::string_view key, const std::string& wanted) const;
-  // `what`, for instance "key 'kernel'", in a file of version 1.
-  [[noreturn]] void fail_version(const std::string& what) const;
+  // `what`, for instance "key 'kernel'", in a file of a version before `needed`.
+  [[noreturn]] void fail_version(const std::string& what, int needed) const;
   void check(simdjson::error_code error) const {
     if (error != simdjson::SUCCESS) fail_json(error);
   }
@@ -172,7 +183,7 @@ class TraceLine {
   Enum versioned_choice(Value& value, std::string_view key) const {
     const Enum result = choice<Enum>(value, key);
     if (version == 1 && !is_of_version_1(result)) {
-      fail_version(std::string(key) + " '" + std::string(to_string(result)) + "'");
+      fail_version(std::string(key) + " '" + std::string(to_string(result)) + "'", 2);
     }
     return result;
   }
@@ -191,11 +202,11 @@ class TraceLine {
       if (key == n) key = find_key(field, keys);
       if (seen >> key & 1) fail("the key '" + std::string(keys.names[key]) + "' stands twice");
       seen |= 1u << key;
-      if (version == 1 && (seen & keys.version_2) != 0) fail_version_2_key(keys, seen);
+      if (version < newest_trace_version) check_versions(keys, seen);
       expected = key + 1;
       read(key, field.value());
     }
-    if (version == 1 && (seen & keys.version_2) != 0) fail_version_2_key(keys, seen);  // it stood before the version
+    if (version < newest_trace_version) check_versions(keys, seen);  // some stood before the version
     if (const std::uint32_t missing = keys.required & ~seen) {
       std::string names;
       for (std::size_t key = 0; key < n; ++key) {
@@ -210,10 +221,11 @@ class TraceLine {
   [[noreturn]] void fail_json(simdjson::error_code error) const;
 
   template <std::size_t n>
-  [[noreturn]] void fail_version_2_key(const TraceKeys<n>& keys, std::uint32_t seen) const {
-    std::size_t key = 0;
-    while ((seen & keys.version_2) >> key != 1) ++key;
-    fail_version("key '" + std::string(keys.names[key]) + "'");
+  void check_versions(const TraceKeys<n>& keys, std::uint32_t seen) const {
+    const std::uint32_t later = seen & keys.later_than(version);
+    if (later == 0) return;
+    const auto key = static_cast<std::size_t>(std::bit_width(later)) - 1;
+    fail_version("key '" + std::string(keys.names[key]) + "'", (keys.version_3 >> key & 1) != 0 ? 3 : 2);
   }
 
   template <std::size_t n>

@@ -36,6 +36,8 @@ class Writer {
     number("sequence_length", header.sequence_length);
     text("precision", header.precision);
     text("hardware", header.hardware);
+    if (header.provenance.made_by != MadeBy::unknown) text("made_by", to_string(header.provenance.made_by));
+    if (!header.provenance.made_with.empty()) texts("made_with", header.provenance.made_with);
     text("recorded_by", header.recorded_by);
     if (!header.stack.empty()) text("stack", header.stack);
     number("tensor_count", trace_.tensors.size());
@@ -133,8 +135,24 @@ class Writer {
     out_ += ']';
   }
 
+  void texts(std::string_view name, const std::vector<std::pair<std::string, std::string>>& values) {
+    key(name);
+    out_ += '{';
+    for (const auto& [option, value] : values) {
+      if (out_.back() != '{') out_ += ',';
+      quoted(option);
+      out_ += ':';
+      quoted(value);
+    }
+    out_ += '}';
+  }
+
   void text(std::string_view name, std::string_view value) {
     key(name);
+    quoted(value);
+  }
+
+  void quoted(std::string_view value) {
     out_ += '"';
     const bool plain = std::all_of(value.begin(), value.end(), [](char c) {
       const auto byte = static_cast<unsigned char>(c);  // a char has no sign on ARM
@@ -191,6 +209,9 @@ int format_version(const Trace& trace) {
     return !is_of_version_1(op.phase) || trace.kernel(op) != Kernel{} || trace.detail(op) != OpDetail{} ||
            op.stream != OpStream::compute;
   };
+  const Provenance& provenance = trace.header.provenance;
+  // Where it is not known, but a reader of an older version would take the sentence for something, the version says it.
+  if (provenance != Provenance{} || provenance_of_sentence(trace.header.recorded_by) != Provenance{}) return 3;
   const bool newer = !trace.header.stack.empty() || std::ranges::any_of(trace.tensors, newer_tensor) ||
                      std::ranges::any_of(trace.ops, newer_op);
   return newer ? 2 : 1;

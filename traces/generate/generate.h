@@ -187,7 +187,9 @@ struct GenerateOptions {
   std::optional<Communication> communication;                                // default: ddp without ZeRO, else fsdp
   BytesPerSecond interconnect = 0;  // between ranks, one direction; 0: the GPU's
 
-  std::string command;                         // for TraceHeader::recorded_by
+  // For the header: the same options as texts (Provenance::made_with), and as a command (TraceHeader::recorded_by).
+  std::vector<std::pair<std::string, std::string>> settings;
+  std::string command;
   std::function<void(double share)> progress;  // called now and then, 0 … 1; may be empty
 };
 

@@ -371,6 +371,7 @@ Trace import_csv(const CsvImportOptions& options, std::vector<std::string>* note
   header.sequence_length = options.sequence_length;
   header.precision = options.precision;
   header.hardware = options.hardware;
+  header.provenance = {MadeBy::imported, {{"size-column", options.size_column}}};
   header.recorded_by = "import csv, sizes from " + options.size_column;
   if (notes) *notes = importer.take_notes();
   return trace;

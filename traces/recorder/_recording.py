@@ -200,7 +200,8 @@ class Recording:
                 "sequence_length": self._sequence_length if self._sequence_length is not None else self._shape[1],
                 "precision": self._precision or _program.precision_of(models),
                 "hardware": _program.hardware_name(device) if self._timed else "",
-                "recorded_by": f"tencache_recorder, PyTorch {torch.__version__}", "device": device}
+                "made_by": "recorded", "recorded_by": f"tencache_recorder, PyTorch {torch.__version__}",
+                "device": device}
 
     _precision = ""
 

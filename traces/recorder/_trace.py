@@ -191,8 +191,7 @@ def make_trace(steps, modules, header, timed):
                     "duration_source": "measured" if timed else "modelled", "gap_before_ns": op["gap_before_ns"],
                     "flops": op["flops"], "bytes": op["bytes"], **op["kernel"],
                     "reads": reads, "writes": writes})
-    version = 2 if any(op["kernel"] for op in step["ops"]) else 1
-    head = {"kind": "header", "format_version": version, **header, "tensor_count": len(lines), "op_count": len(ops)}
+    head = {"kind": "header", "format_version": 3, **header, "tensor_count": len(lines), "op_count": len(ops)}
     return [head] + lines + ops
 
 

@@ -31,6 +31,7 @@ Trace strip_names(const Trace& trace) {
   Trace stripped;
   stripped.header = trace.header;
   stripped.header.model = "model";
+  stripped.header.provenance.made_with.clear();
   stripped.header.recorded_by = "names stripped";
   stripped.kernels = trace.kernels;
   stripped.details = trace.details;

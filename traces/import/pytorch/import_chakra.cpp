@@ -62,6 +62,7 @@ ImportedTrace import_rank(const ChakraImportOptions& options, const std::string&
        "a call that was left out may have written what is read as an input")};
   notes.insert(notes.end(), roles.evidence.begin(), roles.evidence.end());
   imported.notes.insert(imported.notes.begin(), notes.begin(), notes.end());
+  imported.trace.header.provenance.made_by = MadeBy::imported;
   imported.trace.header.recorded_by = "import chakra (roles inferred: " + roles.summary + ")";
   return imported;
 }

@@ -398,6 +398,7 @@ ImportedTrace import_kineto(const KinetoImportOptions& options) {
   header.hardware = window.hardware;
   const auto most = std::ranges::max_element(window.products);
   if (*most > 0) header.precision = to_string(static_cast<Precision>(most - window.products.begin()));
+  header.provenance.made_by = MadeBy::imported;
   header.recorded_by = "import kineto (" + evidence + "; lifetimes recorded, reads partly inferred)";
   imported.trace.validate(options.file);
   return imported;

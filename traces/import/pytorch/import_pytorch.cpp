@@ -49,6 +49,7 @@ ImportedTrace import_pytorch(const PytorchImportOptions& options) {
   header.batch = options.batch;
   header.sequence_length = options.sequence_length;
   header.hardware = joined ? joined->measured.hardware : "modelled: " + options.gpu->name;
+  header.provenance.made_by = MadeBy::imported;
   header.recorded_by = std::string("import pytorch (execution trace") + (joined ? " and Kineto trace" : "") +
                        ", schema " + recording.schema + "; " + iterations.evidence +
                        "; roles inferred: " + roles.summary + ")";

@@ -45,6 +45,9 @@ struct KeptTimeline {
 // `kept` receives a timeline a rank.
 std::unique_ptr<Question> replay_question(std::vector<KeptTimeline>* kept);
 
+// Measured on this computer, so that its answer cannot be had again; in builds with the executor.
+std::unique_ptr<Question> run_replay_question();
+
 // By the name of its command ("sweep merge"); null: there is none.
 std::unique_ptr<Question> question_named(const std::string& name);
 std::vector<std::string> question_names();  // in the order of --help

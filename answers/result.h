@@ -150,19 +150,9 @@ struct InjectedFaults {
 };
 TENCACHE_ANSWER(InjectedFaults, plan, injected)
 
-// Of a measured run, what was predicted of it.
-struct PredictedResult {
-  std::optional<std::string> file;
-  std::string sha256;
-  std::optional<double> iteration_seconds;
-  Absent<std::optional<double>> measured_seconds;  // of training
-  std::optional<double> error;
-  Json comparison, result;
-};
-TENCACHE_ANSWER(PredictedResult, file, sha256, iteration_seconds, measured_seconds, error, comparison, result)
-
-// Where the trace does not fit, the figures of the run are null.
-struct ResultAnswer : ResultHead, ResultTimes, ResultTraffic, ResultSamples {
+// A result without the tool's own times: the same input gives the same bytes. Where the trace does not fit, the figures
+// of the run are null.
+struct UntimedResult : ResultHead, ResultTimes, ResultTraffic, ResultSamples {
   Absent<GenerationAnswer> generation;  // of a text generation that fits
   Absent<std::vector<RankResult>> ranks;
   std::uint64_t simulated_events = 0;
@@ -176,6 +166,44 @@ struct ResultAnswer : ResultHead, ResultTimes, ResultTraffic, ResultSamples {
   std::optional<GpuTimeAnswer> gpu_time;
   Absent<InjectedFaults> faults;
   Manifest manifest;
+};
+BOOST_DESCRIBE_STRUCT(UntimedResult, (ResultHead, ResultTimes, ResultTraffic, ResultSamples),
+                      (generation, ranks, simulated_events, changes, policy_notes, deepspeed_cpu_memory, notes,
+                       validity, rescaled, gpu_time, faults, manifest))
+
+// `error` is predicted / measured - 1; null where nothing was measured.
+struct ComparedFigure {
+  std::optional<double> predicted, measured, error;
+};
+TENCACHE_ANSWER(ComparedFigure, predicted, measured, error)
+
+struct ComparedTimes {
+  ComparedFigure compute, gaps;
+};
+TENCACHE_ANSWER(ComparedTimes, compute, gaps)
+
+// What was predicted and what was measured of an iteration, side by side.
+struct ResultComparison {
+  ComparedFigure iteration_seconds;
+  ComparedTimes time_seconds;
+  Named<ComparedFigure> stall_seconds, busy_seconds, traffic_bytes, peak_bytes;
+};
+TENCACHE_ANSWER(ResultComparison, iteration_seconds, time_seconds, stall_seconds, busy_seconds, traffic_bytes,
+                peak_bytes)
+
+// Of a measured run, what was predicted of it.
+struct PredictedResult {
+  std::optional<std::string> file;
+  std::string sha256;
+  std::optional<double> iteration_seconds;
+  Absent<std::optional<double>> measured_seconds;  // that it is compared with, where not the result's own
+  std::optional<double> error;
+  std::optional<ResultComparison> comparison;  // none: one of the two does not fit
+  UntimedResult result;
+};
+TENCACHE_ANSWER(PredictedResult, file, sha256, iteration_seconds, measured_seconds, error, comparison, result)
+
+struct ResultAnswer : UntimedResult {
   Timing timing;
   Absent<TermAnswer> binding;  // of the bound's row
   Absent<bool> measured;
@@ -183,9 +211,7 @@ struct ResultAnswer : ResultHead, ResultTimes, ResultTraffic, ResultSamples {
 
   std::string file;  // that it was read from; known only to who reads it
 };
-BOOST_DESCRIBE_STRUCT(ResultAnswer, (ResultHead, ResultTimes, ResultTraffic, ResultSamples),
-                      (generation, ranks, simulated_events, changes, policy_notes, deepspeed_cpu_memory, notes,
-                       validity, rescaled, gpu_time, faults, manifest, timing, binding, measured, prediction))
+BOOST_DESCRIBE_STRUCT(ResultAnswer, (UntimedResult), (timing, binding, measured, prediction))
 
 // Without an interval. Deterministic but for `timing`.
 ResultAnswer result_answer(const Workload& workload, const Outcome& outcome, const References& references);

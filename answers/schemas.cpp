@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "answers/measured.h"
 #include "answers/questions.h"
 #include "answers/validation.h"
 
@@ -21,6 +22,14 @@ const std::vector<AnswerSchema>& answer_schemas() {
         "What `tencache validate --json` prints. An error is simulated / published - 1; rows of verdict "
         "listed and skipped do not count in summaries. `summary` is of offloading systems, `gpu_summary` of "
         "files of kind gpu, `memory_summary` of files of kind memory."));
+    all.push_back(schema_named<ReplayedAnswer>(
+        "replayed", "A replay on this computer, measured",
+        "What `tencache run replay --json` prints: a result with what only a measurement has. docs/results.md says "
+        "what the figures mean."));
+    all.push_back(schema_named<LiveAnswer>(
+        "live", "A PyTorch program on this computer, measured",
+        "What `tencache run python --json F` writes once a step is over: a result with what only a measurement has. "
+        "docs/results.md says what the figures mean."));
     return all;
   }();
   return schemas;

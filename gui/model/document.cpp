@@ -85,7 +85,7 @@ void open_json(const std::string& path, Document& document) {
     document.kind = Document::Kind::sweep;
     document.sweep_rows = read_sweep_rows(json, path);
     if (document.sweep_rows.empty()) throw Error(path, 0, "holds no combination");
-  } else if (document.answer = document_of(json, path); document.answer) {
+  } else if (document.answer = document_of(json, path); document.answer && member(json, "measured") != true) {
     document.kind = Document::Kind::table;
   } else {
     document.results = read_results(path);

@@ -50,6 +50,9 @@ std::string sections_of(const Document& document) {
     if (document.tables.empty()) throw Error(document.path, 0, "holds nothing that could be shown");
     html = document_section(document);
   }
+  if (document.answer && !document.results.empty()) {  // of a measured run, beside its row
+    html += document_section(*document.answer, document.answer->title);
+  }
   return html;
 }
 

@@ -217,8 +217,9 @@ class Live:
             self._end_step()
             self._run.set_aside(True)  # what a last step lacks, at its end, is no deviation
             self._run.end()
-            self._answer = self._run.answer(self.step_seconds, sum(self.step_seconds))
         self._figures = self._measure()
+        if self._started:
+            self._answer = self._run.answer(json.dumps(self._figures), sum(self.step_seconds))
 
     def __enter__(self) -> "Live":
         self.start()
@@ -662,7 +663,7 @@ class Live:
     def _measure(self) -> dict:
         if not self._began:
             return {}
-        figures = self._run.figures()
+        figures = json.loads(self._run.figures())
         figures["process_bytes"] = _computer.most_resident_bytes()
         figures["process_bytes_before"] = self._most_before
         figures["taken_bytes"] = self._taken
@@ -682,7 +683,7 @@ class Live:
         return self._figures if self._figures is not None else self._measure()
 
     def answer(self) -> dict:
-        """Once it is over: the run as --json of `run python` has it, {} without a step."""
+        """Once it is over: the run as schemas/live.schema.json says, {} without a step."""
         return json.loads(self._answer[0])
 
     def answer_text(self) -> str:

@@ -161,9 +161,7 @@ def _prepare(arguments: argparse.Namespace, options: Options) -> Live:
         return Live(checked)
     # With a budget for the whole process, what is taken at the first parameter is a guess: what is taken now.
     setting = checked.setting(_computer.resident_bytes())
-    with tempfile.TemporaryDirectory(prefix="tencache-") as folder:
-        file = arguments.prediction or os.path.join(folder, "prediction.json")
-        predicted = _core.LivePrediction(setting, recording.trace, file)
+    predicted = _core.LivePrediction(setting, recording.trace, arguments.prediction or "")
     _say(f"predicted: {predicted.seconds:.3f} s a step" if predicted.fits else
          f"predicted not to fit: {predicted.misfit}")
     return Live(checked, predicted)
@@ -272,7 +270,7 @@ class Session:
             _say(f"{arguments.record} is not written: the second step was not over")
         if arguments.json:
             with open(arguments.json, "w", encoding="utf-8") as file:
-                json.dump({**run.answer(), "live": run.report()}, file, indent=2)
+                json.dump(run.answer() or {"live": run.report()}, file, indent=2)
                 file.write("\n")
         if not arguments.recording and _ranks.rank() == 0:
             _report(run, self._options)

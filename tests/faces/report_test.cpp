@@ -6,6 +6,7 @@
 #include "answers/compare.h"
 #include "answers/explain.h"
 #include "answers/fit.h"
+#include "answers/measured.h"
 #include "answers/tune.h"
 #include "cli/embedding.h"
 #include "core/error.h"
@@ -226,6 +227,28 @@ TEST_F(ReportOfFiles, EachCommandsDocumentIsASection) {
   for (const char* text : {"1 rows count, 0 of them missed; median error 5.0 %, worst 5.0 %.", "2.100 s", "published",
                            "<th class=\"left\">verdict</th>"}) {
     EXPECT_THAT(validated, HasSubstr(text));
+  }
+}
+
+// A row among the results, and what only a measurement has.
+TEST_F(ReportOfFiles, AMeasuredRunStandsBesideItsPrediction) {
+  ReplayedAnswer answer;
+  answer.policy = "lru";
+  answer.machine = "box";
+  answer.trace = "t";
+  answer.fits = answer.measured.emplace(true);
+  answer.iteration_seconds = 4;
+  answer.verification.tensors = 12;
+  answer.prediction.emplace().result = answer;
+  answer.prediction->iteration_seconds = 3;
+  answer.prediction->error = -0.25;
+  answer.prediction->comparison.emplace().iteration_seconds = {3, 4, -0.25};
+  const DocumentPointer document = open_document(write("m.json", to_json_of(answer).dump()));
+  EXPECT_EQ(document->results.size(), 1u);
+  const std::string page = page_of({document});
+  for (const char* text : {"Measured: lru on box, t", "12 tensors verified, 0 corrupted", "Predicted against measured",
+                           "<td data-value=\"-0.25\">", "measured; predicted -25.0 %"}) {
+    EXPECT_THAT(page, HasSubstr(text));
   }
 }
 

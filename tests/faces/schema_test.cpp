@@ -248,6 +248,26 @@ TEST(Schema, Results) {
   CHECK_OR_SKIP(checked);
 }
 
+TEST(Schema, Replays) {
+  const InProcessAnswer replayed = run_in_process({"run", "replay", sample_trace(), "-m", "demo-small-gpu", "-p", "lru",
+                                                   "--device", "host", "--scale-bytes", "1/64", "--scale-time", "0",
+                                                   "--gpu-memory", "8MiB", "--iterations", "2", "--predict", "--json"});
+  if (replayed.err.find("not part of this build") != std::string::npos) GTEST_SKIP() << "built without the executor";
+  Checked checked("replayed");
+  const Json result = Json::parse(replayed.out);
+  checked.valid(result);
+  EXPECT_EQ(schema_of_answer(result)->name, "replayed");
+  for (const char* key : {"/verification/tensors", "/prediction/comparison/iteration_seconds/error", "/measured"}) {
+    Json changed = result;
+    changed[Json::json_pointer(key)] = "some";
+    checked.refused(changed, "$.");
+  }
+  Json changed = result;
+  changed["speed"] = 1;
+  checked.refused(changed, "'speed' was unexpected");
+  CHECK_OR_SKIP(checked);
+}
+
 TEST(Schema, Bounds) {
   Checked checked("bound");
   Json bound;

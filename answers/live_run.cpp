@@ -1,0 +1,156 @@
+#include "answers/live_run.h"
+
+#include <numeric>
+#include <utility>
+
+#include "core/check.h"
+#include "core/error.h"
+#include "core/forwarding_policy.h"
+#include "executor/live/fault_handler.h"
+#include "sim/rehearse.h"
+
+namespace tencache {
+namespace {
+
+class OpsStay final : public ForwardingPolicy {
+ public:
+  using ForwardingPolicy::ForwardingPolicy;
+  void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
+    std::vector<Device> wanted = devices;
+    asked_.place(trace, machine, wanted);
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      if (trace.ops[op].placeable) devices[op] = wanted[op];
+    }
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<LivePrediction> predict_live(const LiveSetting& setting, const Trace& recorded,
+                                             const std::string& file) {
+  auto predicted = std::make_shared<LivePrediction>();
+  predicted->workload = setting.workload(recorded);
+  const MadePolicy made = make_policy(setting.scenario.policy.name, setting.scenario.policy.settings);
+  OpsStay policy(*made.policy);
+  predicted->prediction = predict(predicted->workload, file, &predicted->timeline, &policy);
+  return predicted;
+}
+
+LiveRun::LiveRun(LiveSetting setting, LiveRunOptions options)
+    : setting_(std::move(setting)),
+      predicted_(std::move(options.predicted)),
+      made_(make_policy(setting_.scenario.policy.name, setting_.scenario.policy.settings)) {
+  LiveOptions live;
+  live.engine.rehearse = rehearse;
+  live.machine.pace = options.pace;
+  live.machine.accelerator = setting_.accelerator;
+  live.machine.faults = setting_.faults;
+  const bool raw_access = live.machine.raw_access = setting_.accelerator == nullptr;
+  TENCACHE_CHECK((options.fence == nullptr) == raw_access);
+  live.fence = std::move(options.fence);
+  if (!options.timeline.empty()) {
+    parts_.attach(live.engine);
+    const std::string& policy = setting_.scenario.policy.name;
+    timeline_.emplace(options.timeline, "measured: " + policy, setting_.machine);
+    if (predicted_ != nullptr && !predicted_->timeline.spans.empty()) {
+      timeline_->put({.name = "predicted: " + policy,
+                      .timeline = &predicted_->timeline,
+                      .machine = &predicted_->workload.machine,
+                      .trace = &predicted_->prediction.outcome.program.trace});
+    }
+  }
+  runtime_ = std::make_unique<LiveRuntime>(setting_.machine, *made_.policy, std::move(live));
+  if (raw_access) serve_faults(runtime_.get());
+}
+
+LiveRun::~LiveRun() {
+  if (close() == 0) return;
+  static_cast<void>(runtime_.release());
+  static_cast<void>(made_.policy.release());
+}
+
+Bytes LiveRun::close() {
+  if (runtime_ == nullptr) return 0;
+  try {
+    runtime_->finish_tasks();  // and hears of the latest frees
+  } catch (const std::exception&) {
+    // An earlier call threw it.
+  }
+  const Bytes left = runtime_->figures().live_bytes;
+  if (left == 0) {
+    serve_faults(nullptr);
+    runtime_.reset();
+  }
+  return left;
+}
+
+LiveRuntime& LiveRun::runtime() {
+  if (runtime_ == nullptr) throw Error("this live run is over");
+  return *runtime_;
+}
+
+void LiveRun::iteration_boundary() {
+  if (setting_.accelerator == nullptr) keep_serving_faults();
+  runtime().iteration_boundary();
+  // The policy knows the schedule from here on.
+  if (++boundaries_ == first_named_step + 1) window_begin_ = runtime_->figures().counters;
+  if (timeline_) timeline_->add(parts_.take(), newly_recorded());
+}
+
+void LiveRun::end() {
+  runtime().finish_tasks();
+  before_end_ = runtime_->figures();  // what the last step lacks, where the program ends, is no deviation
+  runtime().iteration_boundary();
+  result_ = runtime_->result();
+  if (boundaries_ > first_named_step) {
+    result_.window = runtime_->figures().counters - window_begin_;
+    result_.period = boundaries_ - first_named_step;
+  }
+  if (!timeline_) return;
+  timeline_->add(parts_.rest(), newly_recorded());
+  timeline_->end(runtime_->has_recorded() ? runtime_->program().trace : Trace());
+  timeline_.reset();
+}
+
+RuntimeFigures LiveRun::figures() {
+  const LiveFigures now = runtime().figures();
+  const LiveFigures& followed = before_end_ ? *before_end_ : now;
+  const MachineSpec& spec = runtime_->spec();
+  RuntimeFigures figures;
+  for (std::size_t i = 0; i < spec.links.size(); ++i) {
+    figures.link_bytes.emplace_back(spec.links[i].name, now.counters.links[i].bytes);
+  }
+  figures.peak_bytes = now.peak_live_bytes;
+  figures.live_bytes = now.live_bytes;
+  figures.gpu_memory_bytes = spec.tiers.front().capacity;
+  figures.largest_op_bytes = now.largest_op_bytes;
+  figures.largest_op = now.largest_op;
+  figures.faults = now.touches;
+  figures.evictions = now.counters.evictions;
+  figures.deviations = followed.deviations;
+  figures.first_deviation = followed.first_deviation;
+  figures.ops = now.ops;
+  figures.ops_on_schedule = now.ops_on_schedule;
+  const auto& stalls = now.counters.stall_ns;
+  figures.stall_seconds = to_seconds(std::accumulate(stalls.begin(), stalls.end(), Nanoseconds{0}));
+  return figures;
+}
+
+LiveAnswer LiveRun::answer(ProgramFigures figures, double seconds) {
+  Outcome outcome;
+  outcome.policy = setting_.scenario.policy.name;
+  outcome.options = made_.options;
+  outcome.result = result_;
+  outcome.seconds = seconds;
+  outcome.faults = runtime().figures().faults;
+  if (runtime_->has_recorded()) outcome.program = runtime_->program();
+  Workload workload = setting_.workload(runtime_->has_recorded() ? runtime_->recorded() : Trace());
+  workload.scenario.iterations = figures.step_seconds.size();
+  return live_answer(workload, outcome, std::move(figures), predicted_ != nullptr ? &predicted_->prediction : nullptr);
+}
+
+Trace LiveRun::newly_recorded() {
+  return !std::exchange(named_, runtime_->has_recorded()) && named_ ? runtime_->program().trace : Trace();
+}
+
+}  // namespace tencache

@@ -1,0 +1,96 @@
+#include "studies/measured.h"
+
+#include "executor/choose_device.h"
+#include "executor/host_machine.h"
+#include "executor/room.h"
+#include "sim/rehearse.h"
+#include "studies/faults.h"
+#include "traces/file/file_io.h"
+#include "traces/file/trace_file.h"
+#include "traces/transform/lower.h"
+
+namespace tencache {
+
+std::shared_ptr<Accelerator> place_on_this_computer(Scenario& scenario, MachineSpec& machine,
+                                                    const std::vector<std::string>& directories) {
+  const auto [device, accelerator] = choose_device(scenario.hardware.device, machine);
+  scenario.hardware.device = device;
+  machine = with_real_pages(machine, accelerator.get());
+  choose_directories(machine, directories);
+  fit_to_disks(machine);
+  std::string& folders = scenario.hardware.directory = "";
+  for (const Tier& tier : machine.tiers) {
+    for (const std::string& directory : tier.directories) folders += (folders.empty() ? "" : ":") + directory;
+  }
+  return accelerator;
+}
+
+LiveSetting::LiveSetting(Scenario asked, const std::vector<std::string>& directories, std::uint64_t ranks)
+    : scenario(std::move(asked)) {
+  machine = load_machine(scenario.machine, &machine_sha256);
+  for (Tier& tier : machine.tiers) {
+    const bool asked_for = tier.kind == TierKind::cpu && !scenario.machine.cpu_memory.empty();
+    if (tier.kind == TierKind::gpu || asked_for || tier.capacity >= unlimited) continue;
+    tier.capacity = tier.capacity / ranks / tier.granularity * tier.granularity;
+  }
+  accelerator = place_on_this_computer(scenario, machine, directories);
+  faults = announce_faults(scenario, machine);
+  scenario.trace.rescale.no_rescale = true;  // recorded where it runs
+}
+
+Workload LiveSetting::workload(const Trace& recorded) const {
+  Workload workload;
+  workload.scenario = scenario;
+  workload.machine = machine;
+  workload.machine_sha256 = machine_sha256;
+  workload.trace = std::make_shared<const Trace>(recorded);
+  workload.trace_sha256 = sha256_hex(format_trace(recorded));
+  return workload;
+}
+
+ReplayPlan plan_replay(const Workload& workload, const Program* predicted) {
+  ReplayPlan plan{make_policy(workload.scenario.policy.name, workload.scenario.policy.settings), {}};
+  prepare(*workload.trace, *plan.made.policy, workload.machine, rehearse);
+  plan.program = predicted != nullptr ? *predicted : lower(*workload.trace, *plan.made.policy, workload.machine);
+  return plan;
+}
+
+MeasuredReplay measure_replay(const Workload& workload, ReplayPlan& plan,
+                              const std::shared_ptr<Accelerator>& accelerator, const std::optional<FaultPlan>& faults,
+                              Timeline* timeline, const std::function<void(std::uint64_t iteration)>& on_iteration) {
+  MeasuredReplay measured;
+  Outcome& outcome = measured.outcome;
+  outcome.policy = workload.scenario.policy.name;
+  outcome.options = plan.made.options;
+  outcome.program.changes = plan.program.changes;
+  Policy& policy = *plan.made.policy;
+  HostMachineOptions on_host;
+  const Layout layout = policy.layout(workload.machine, &plan.program);
+  on_host.unlimited_gpu = layout.unlimited_gpu;
+  for (const AllocatorSpec& allocator : layout.allocators) {
+    on_host.addressed.push_back(allocator.kind != AllocatorKind::exact);
+  }
+  on_host.accelerator = accelerator;
+  on_host.faults = faults;
+  const std::string& verify = workload.scenario.hardware.verify;
+  const ReplayOptions checks{.check_everything = verify == "words", .write_everything = verify != "stamps"};
+  const std::unique_ptr<ReplayKernels> kernels = accelerator != nullptr ? accelerator->replay_kernels() : nullptr;
+  ReplayBodies bodies(plan.program.trace, checks, kernels.get());
+  HostMachine machine(workload.machine, bodies, on_host);
+  EngineOptions options;
+  options.rehearse = rehearse;
+  options.timeline = timeline;
+  options.on_iteration = on_iteration;
+  Engine engine(workload.machine, machine, policy, &plan.program, std::move(options));
+  naming_policy(outcome.policy, [&] { outcome.result = engine.run(limits_of(workload.scenario.iterations)); });
+  outcome.faults = machine.fault_counts();
+  measured.counts = bodies.counts();
+  measured.host = machine.describe();
+  for (TierId tier = 0; tier < workload.machine.tiers.size(); ++tier) {
+    if (workload.machine.tiers[tier].kind == TierKind::nvme) continue;
+    measured.mapping.emplace_back(workload.machine.tiers[tier].name, machine.memory_statistics(tier));
+  }
+  return measured;
+}
+
+}  // namespace tencache

@@ -1,0 +1,64 @@
+// Runs on this computer, measured: where they take place, and a recorded trace that is replayed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/fault_plan.h"
+#include "core/timeline.h"
+#include "executor/accelerator.h"
+#include "executor/replay_bodies.h"
+#include "executor/tier_memory.h"
+#include "policies/registry.h"
+#include "studies/workload.h"
+
+namespace tencache {
+
+// Places the machine's tiers on this computer: settles the scenario's device (`auto`), gives tiers real pages and
+// folders, and no more than their disks have free. Says on stderr what was chosen or made smaller. Returns the GPU's
+// accelerator; null: ordinary memory stands in for the GPU's. Throws Error for a device that is not there, for a tier
+// below a page, and for a folder that is none.
+std::shared_ptr<Accelerator> place_on_this_computer(Scenario& scenario, MachineSpec& machine,
+                                                    const std::vector<std::string>& directories);
+
+// What a program that runs live and its prediction have in common. The trace is known only once it is recorded.
+struct LiveSetting {
+  // `asked`: its trace's file is the program's name. `ranks`: how many processes of this computer share its disks and,
+  // unless the scenario gives its size, its CPU memory. Throws Error.
+  LiveSetting(Scenario asked, const std::vector<std::string>& directories, std::uint64_t ranks);
+  // The recorded step on the machine.
+  Workload workload(const Trace& recorded) const;
+
+  Scenario scenario;
+  MachineSpec machine;
+  std::string machine_sha256;
+  std::shared_ptr<Accelerator> accelerator;
+  std::optional<FaultPlan> faults;  // of the run; a prediction has none
+};
+
+// The policy, which has planned as for a prediction, and the program that it runs.
+struct ReplayPlan {
+  MadePolicy made;
+  Program program;
+};
+// `predicted`: the program of the prediction; null: none was made. Throws Error.
+ReplayPlan plan_replay(const Workload& workload, const Program* predicted);
+
+struct MeasuredReplay {
+  Outcome outcome;  // without its seconds; its program stays with the plan
+  ReplayCounts counts;
+  std::string host;                                                    // how files are accessed, a line a tier
+  std::vector<std::pair<std::string, ChunkMemoryStatistics>> mapping;  // of each tier of memory, by its name
+};
+// Runs the plan on the workload's machine, as place_on_this_computer() has it, for the scenario's iterations.
+// `timeline`, if given, is whole at each `on_iteration`. Throws Error, PolicyFailure.
+MeasuredReplay measure_replay(const Workload& workload, ReplayPlan& plan,
+                              const std::shared_ptr<Accelerator>& accelerator, const std::optional<FaultPlan>& faults,
+                              Timeline* timeline, const std::function<void(std::uint64_t iteration)>& on_iteration);
+
+}  // namespace tencache

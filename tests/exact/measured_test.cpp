@@ -1,0 +1,137 @@
+// What a measured run says of its steps, and of its prediction.
+#include "answers/measured.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/check.h"
+
+namespace tencache {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(Measured, StepsCountFromTheThirdOn) {
+  EXPECT_EQ(step_times({}).median_step_seconds, 0);
+  EXPECT_DOUBLE_EQ(step_times({9, 5}).median_step_seconds, 7) << "no others: all count";
+  const StepTimes odd = step_times({9, 8, 3, 1, 2});
+  EXPECT_DOUBLE_EQ(odd.median_step_seconds, 2);
+  EXPECT_DOUBLE_EQ(odd.mean_step_seconds, 2);
+  const StepTimes even = step_times({9, 8, 1, 2, 4, 9});
+  EXPECT_DOUBLE_EQ(even.median_step_seconds, 3);
+  EXPECT_DOUBLE_EQ(even.mean_step_seconds, 4);
+}
+
+UntimedResult result_of(double iteration_seconds, double h2d_seconds, const Json& h2d_bytes, Bytes gpu_peak) {
+  UntimedResult result;
+  result.fits = true;
+  result.iteration_seconds = iteration_seconds;
+  result.compute_seconds = 1;
+  result.gap_seconds = 0;
+  result.stall_seconds.emplace();
+  result.stall_seconds->h2d = h2d_seconds;
+  result.busy_seconds = {{"gpu_lane", 1.0}, {"h2d", h2d_seconds}};
+  result.traffic_bytes = {{"h2d", h2d_bytes}};
+  result.peak_bytes = {{"gpu", gpu_peak}};
+  return result;
+}
+
+TEST(Measured, FiguresStandSideBySide) {
+  const UntimedResult predicted = result_of(3, 2, 100, 64), measured = result_of(4, 0, 50.5, 64);
+  const ResultComparison compared = compare_results(predicted, measured).value();
+  EXPECT_DOUBLE_EQ(compared.iteration_seconds.error.value(), -0.25);
+  EXPECT_DOUBLE_EQ(compared.time_seconds.compute.error.value(), 0);
+  EXPECT_FALSE(compared.time_seconds.gaps.error) << "nothing was measured";
+  EXPECT_EQ(compared.stall_seconds.size(), stall_cause_count);
+  EXPECT_EQ(compared.stall_seconds[0].first, "h2d");
+  EXPECT_EQ(compared.stall_seconds[0].second.predicted, 2);
+  EXPECT_EQ(compared.stall_seconds[0].second.measured, 0);
+  EXPECT_DOUBLE_EQ(compared.traffic_bytes[0].second.error.value(), 100 / 50.5 - 1);
+  EXPECT_DOUBLE_EQ(compared.peak_bytes[0].second.error.value(), 0);
+  // Training compares its median step.
+  EXPECT_DOUBLE_EQ(compare_results(predicted, measured, 2).value().iteration_seconds.error.value(), 0.5);
+
+  Document document;
+  document.add_table(comparison_table(compared));
+  const std::string text = document_text(document);
+  EXPECT_THAT(text, HasSubstr("predicted against measured  predicted  measured  error\n"));
+  EXPECT_THAT(text, HasSubstr("  iteration "));
+  EXPECT_THAT(text, HasSubstr("-25.0 %"));
+  EXPECT_THAT(text, HasSubstr("  waits for h2d "));
+  EXPECT_THAT(text, Not(HasSubstr("gaps"))) << "zero on both sides";
+}
+
+TEST(Measured, WhatDoesNotFitIsNotCompared) {
+  const UntimedResult fits = result_of(3, 2, 100, 64);
+  UntimedResult misfit;
+  EXPECT_FALSE(compare_results(fits, misfit));
+  EXPECT_FALSE(compare_results(misfit, fits));
+  Prediction prediction;
+  prediction.result = misfit;
+  const PredictedResult predicted = predicted_result(prediction, {});
+  EXPECT_FALSE(predicted.file) << "of a temporary file";
+  EXPECT_FALSE(predicted.iteration_seconds || predicted.error || predicted.comparison);
+}
+
+LiveAnswer live_run(std::vector<double> steps, const Prediction* prediction) {
+  Trace trace;
+  const TensorId tensor = trace.add_tensor("w", 4096, Role::parameter, true);
+  Op op;
+  op.duration_ns = 1'000'000;
+  trace.add_op(op, std::vector<TensorId>{tensor}, {});
+  Workload workload;
+  workload.machine.name = "box";
+  Tier& gpu = workload.machine.tiers.emplace_back();
+  gpu.name = "gpu";
+  gpu.kind = TierKind::gpu;
+  gpu.capacity = MiB;
+  workload.scenario.trace.file = "train.py";
+  workload.trace = std::make_shared<const Trace>(trace);
+  workload.scenario.iterations = steps.size();
+  Outcome outcome;
+  outcome.policy = "lru";
+  outcome.result.window.evictions = 6;
+  outcome.result.period = 3;
+  outcome.result.peak_bytes = {4096};
+  ProgramFigures figures;
+  figures.step_seconds = std::move(steps);
+  figures.peak_bytes = 4096;
+  figures.deviations = 2;
+  figures.first_deviation = "step 5: op aten::relu";
+  return live_answer(workload, outcome, std::move(figures), prediction);
+}
+
+TEST(Measured, ALiveRunIsComparedByItsMedianStep) {
+  Prediction prediction;
+  prediction.result = result_of(3, 2, 100, 64);
+  prediction.sha256 = "abc";
+  const LiveAnswer run = live_run({9, 8, 2, 2, 2}, &prediction);
+  EXPECT_EQ(run.measured, true);
+  EXPECT_EQ(run.memory.evictions_per_step, 2);
+  EXPECT_EQ(run.prediction->measured_seconds, 2);
+  EXPECT_DOUBLE_EQ(run.prediction->error.value(), 0.5);
+  EXPECT_EQ(run.manifest.run.iterations, 5u);
+  const std::string text = document_text(document_of(run));
+  EXPECT_THAT(text, HasSubstr("step time: median 2.000 s, mean 2.000 s (steps 3 to 5)"));
+  EXPECT_THAT(text, HasSubstr("left the recorded schedule 2 times, first in step 5: op aten::relu"));
+  EXPECT_THAT(text, HasSubstr("+50.0 %"));
+
+  const LiveAnswer brief = live_run({9, 8}, &prediction);
+  EXPECT_FALSE(brief.prediction->comparison || brief.prediction->error);
+  EXPECT_EQ(to_json_of(brief)["prediction"]["measured_seconds"], nullptr);
+  EXPECT_THAT(document_text(document_of(brief)), HasSubstr("steps are comparable from the third on, so none was"));
+}
+
+// The document that another program reads is the one that was written.
+TEST(Measured, AnswersAreReadAsTheyWereWritten) {
+  Prediction prediction;
+  prediction.result = result_of(3, 2, 100, 64);
+  const Json written = to_json_of(live_run({9, 8, 2}, &prediction));
+  LiveAnswer read;
+  read_answer(written, read);
+  EXPECT_EQ(to_json_of(read), written);
+}
+
+}  // namespace
+}  // namespace tencache

@@ -39,7 +39,7 @@ void OpGate::give() {
 }
 
 void OpGate::enter() {
-  let_go();
+  if (holds_any()) let_go();
   end_lingering();
   hear_();
 }
@@ -143,10 +143,11 @@ void OpGate::check_progress() {
 }
 
 void OpGate::await_memory(MutexLock& lock) {
-  wait_until(lock, [this] {
+  const auto ready = [this] {
     feed_.assert_held();
     return feed_.engine().ready();
-  });
+  };
+  if (!ready()) wait_until(lock, ready);
 }
 
 // The engine knows nothing of an op; the message gets its name, and what it needs.
@@ -205,7 +206,7 @@ void OpGate::hold(TensorId tensor) {
 
 void OpGate::let_go() {
   feed_.assert_held();
-  if (held_.empty() || feed_.failure() != nullptr) return;
+  if (feed_.failure() != nullptr) return;
   for (const TensorId tensor : std::exchange(held_, {})) feed_.engine().unpin(tensor);
 }
 
@@ -217,6 +218,7 @@ bool OpGate::may_be_written(TensorId tensor) const {
 void OpGate::forget(TensorId tensor) {
   feed_.assert_held();
   working_set_.remove(tensor, tensors_.room(tensor));
+  if (!holds_any()) return;
   for (std::size_t left = std::erase(held_, tensor); left > 0; --left) feed_.engine().unpin(tensor);
 }
 

@@ -25,7 +25,7 @@ struct ReproduceArguments {
 };
 
 Json without_timing(Json result) {
-  result.erase("timing");
+  if (result.is_object()) result.erase("timing");
   return result;
 }
 

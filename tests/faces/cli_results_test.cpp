@@ -408,15 +408,16 @@ TEST_F(Results, ReproduceRefusesWhatItCannotRepeat) {
 // A row of a comparison is what its whole comparison gives that policy again; one of a policy that is no longer there is
 // not reproduced.
 TEST_F(Results, ReproduceFindsEachRowOfAComparison) {
-  const Json list = keep("all.json", {"compare", "small.trace.jsonl", "-m", "small-host", "-p", "lru,on-demand",
-                                      "--gpu-memory", "17MiB", "--json"});
-  save("one.json", list[2]);
+  keep("all.json", {"compare", "small.trace.jsonl", "-m", "small-host", "-p", "lru,on-demand", "--gpu-memory", "17MiB",
+                    "--json"});
+  const auto list = nlohmann::ordered_json::parse(content(path("all.json")));
+  write_file(path("one.json"), list[2].dump());
   EXPECT_EQ(run({"reproduce", "one.json"}).code, 0);
-  save("some.json", Json{list[3], list[0]});
+  write_file(path("some.json"), nlohmann::ordered_json::array({list[3], list[0]}).dump());
   EXPECT_THAT(run({"reproduce", "some.json"}).out, HasSubstr("reproduced 2 of 2"));
-  Json other = list[2];
+  auto other = list[2];
   other["policy"] = "fifo";
-  save("other.json", other);
+  write_file(path("other.json"), other.dump());
   EXPECT_EQ(run({"reproduce", "other.json"}).code, 1);
 }
 

@@ -378,7 +378,7 @@ TEST_F(Files, RowsSayHowFarTheyAreValidated) {
       result("c", "here", recorded, R"(,"measured": true, "prediction": {"error": 0.02})"),
       result("d", "here", R"("made_by": "generated", "made_with": {"model": "gpt2"})", alone),
       result("e", "there", R"("made_by": "generated", "made_with": {"model": "opt-6.7b"})",
-             R"(,"validity": "validated within 25.0 % (S)", "mean_utilization": {"gpu": 0.5, "h2d": 0.25},)"
+             R"x(,"validity": "validated within 25.0 % (S)", "mean_utilization": {"gpu": 0.5, "h2d": 0.25},)x"
              R"("traffic_bytes": {"h2d": 7})"),
       result("f", "here", R"("made_by": "recorded", "gpu_memory": "12GiB")", alone),
       result("g", "here", R"("recorded_by": "tencache record")", alone),

@@ -109,7 +109,7 @@ TEST_F(Plots, ASliderVariesItsFigure) {
   EXPECT_EQ(plot.axis().name, "gpu_memory");
   EXPECT_DOUBLE_EQ(plot.axis().machine_value, 5'600'000);
   EXPECT_EQ(plot.lines.front().policy, "lru");
-  EXPECT_TRUE(is_bound(plot.lines.back()));
+  EXPECT_EQ(plot.lines.back().policy, bound_line);
   const SensitivityLine& lru = plot.lines.front();
   EXPECT_FALSE(lru.points.front().fits);
   EXPECT_TRUE(lru.points.back().fits);

@@ -1,7 +1,7 @@
 // Memory that is a private mapping of a file: its pages are the file's until the process writes them.
 //
-// What the system says of it (/proc/self/maps and pagemap, proc(5)). Where it says nothing, nothing is known: the answers
-// are then none, or that a page was written. Any thread may call.
+// What the system says of it (/proc/self/maps and pagemap, proc(5)). Where it says nothing, nothing is known: then there
+// is no such mapping, or it was written. Any thread may call.
 #pragma once
 
 #include <cstddef>

@@ -129,10 +129,10 @@ class LiveRuntime {
   // memory wait for it. `take_back` never waits, and may be called from any thread.
   void lend(std::span<const Use> uses, bool comes_back);
   void take_back(std::span<const Use> uses, bool comes_back) noexcept;
-  // With raw access (HostMachineOptions): code that is no op touches the address, which faulted. Brings the tensor in and
-  // keeps it there until the next call of any function but this one. False: the address is no tensor's. Counts as no op
-  // of the step; waits for tasks as ops do. Throws OutOfMemory as ops do, and Error inside an op of this thread that does
-  // not use the tensor.
+  // With raw access (HostMachineOptions): code that is no op touches the address, which faulted. Brings the tensor in
+  // and keeps it there until the next call of any function but this one. False: the address is no tensor's. Counts as
+  // no op of the step; waits for tasks as ops do. Throws OutOfMemory as ops do, and Error inside an op of this thread
+  // that does not use the tensor.
   bool touch(const void* address, bool written);
   // The address is known outside: writes that no op announces are noticed from now on. Waits for tasks that use it.
   void expose(TensorId tensor);

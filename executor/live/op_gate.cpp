@@ -12,9 +12,7 @@ OpGate::OpGate(EngineFeed& feed, StepFollower& follower, const LiveTensors& tens
 
 // ---- The turn -------------------------------------------------------------------------------------------------------
 
-void OpGate::Turn::run_body() {
-  std::exchange(gate_, nullptr)->body_ = std::this_thread::get_id();
-}
+void OpGate::Turn::run_body() { std::exchange(gate_, nullptr)->body_ = std::this_thread::get_id(); }
 
 void OpGate::Turn::linger() {
   OpGate& gate = *std::exchange(gate_, nullptr);

@@ -1,5 +1,5 @@
-// Storages that were there before the runtime, and storages whose address code outside PyTorch gets: how they become the
-// runtime's memory, and PyTorch's own again. Threads, errors: as paging.h.
+// Storages that were there before the runtime, and storages whose address code outside PyTorch gets: how they become
+// the runtime's memory, and PyTorch's own again. Threads, errors: as paging.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,20 +16,20 @@ enum class Adoption { adopted, left_in_file, paged_before, empty, mapped, foreig
 // lies in a file that PyTorch has mapped, and is to be adopted with the others there: see `adopt_mapped`.
 // Moves the content of a storage into the runtime's memory. Throws what `raise` throws.
 Adoption adopt(c10::StorageImpl& storage);
-// As `adopt`, and those in private mappings of files. `all`: all tensors of the program. Storages of one mapping may have
-// bytes in common (a second read of the same weights); then, or if others may come because the file is still open, all
-// of the mapping's are `foreign`. left_in_file: adopted, too, but nothing was copied: nobody has written to it, and the
+// As `adopt`, and those in private mappings of files. `all`: all tensors of the program. Storages of one mapping may
+// have bytes in common (a second read of the same weights); then, or if others may come because the file is still open,
+// all of the mapping's are `foreign`. left_in_file: adopted, too, but nothing was copied: nobody has written to it, and the
 // file is the storage's copy on disk from now on. Small ones are copied.
 struct Adopted {
   Adoption how = Adoption::empty;
   std::uint64_t bytes = 0;
 };
 std::vector<Adopted> adopt_mapped(const std::vector<at::Tensor>& wanted, const std::vector<at::Tensor>& all);
-// The storage's address gets known outside PyTorch (numpy's views): writes to it are noticed from now on; memory that is
-// not the runtime's is never adopted, and the answer is false.
+// The storage's address gets known outside PyTorch (numpy's views): writes to it are noticed from now on; memory that
+// is not the runtime's is never adopted, and the answer is false.
 bool expose(c10::StorageImpl& storage);
-// The same for all storages of the runtime, those that are still to come as well, until it ends: code that is no op gets
-// tensors of which nobody says so. Each op that writes, and each copy, then changes the protection of its pages.
+// The same for all storages of the runtime, those that are still to come as well, until it ends: code that is no op
+// gets tensors of which nobody says so. Each op that writes, and each copy, then changes the protection of its pages.
 void expose_all();
 // The way back, for a storage of the runtime: memory of PyTorch's own. What is lent (lent_tensors.h) stays, and
 // what is on a GPU.

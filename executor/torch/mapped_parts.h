@@ -1,5 +1,5 @@
-// Storages in files that PyTorch has mapped: torch.load(mmap=True), safetensors. A whole mapping is a storage, and tensors
-// have storages that are parts of it. Any thread may call.
+// Storages in files that PyTorch has mapped: torch.load(mmap=True), safetensors. A whole mapping is a storage, and
+// tensors have storages that are parts of it. Any thread may call.
 #pragma once
 
 #include <ATen/core/Tensor.h>

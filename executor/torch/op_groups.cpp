@@ -69,7 +69,8 @@ std::vector<Group> groups_of(const torch::jit::Stack& stack, std::size_t count, 
   return groups;
 }
 
-torch::jit::Stack group_arguments(const torch::jit::Stack& stack, std::size_t count, std::size_t begin, std::size_t end) {
+torch::jit::Stack group_arguments(const torch::jit::Stack& stack, std::size_t count, std::size_t begin,
+                                  std::size_t end) {
   torch::jit::Stack part;
   for (std::size_t i = stack.size() - count; i < stack.size(); ++i) part.push_back(part_of(stack[i], begin, end));
   return part;

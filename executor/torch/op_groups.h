@@ -21,15 +21,16 @@ struct Group {
 std::vector<Group> groups_of(const torch::jit::Stack& stack, std::size_t count, std::size_t returns,
                              const OpTouch& touch, std::uint64_t group_bytes);
 
-// Calls run(part, group) for each group, with a stack of the arguments' parts; it leaves the results there. Their lists,
-// one after the other, take the place of the arguments.
+// Calls run(part, group) for each group, with a stack of the arguments' parts; it leaves the results there. Their
+// lists, one after the other, take the place of the arguments.
 template <typename Run>
 void run_groups(torch::jit::Stack& stack, std::size_t count, std::size_t returns, const std::vector<Group>& groups,
                 const Run& run);
 
 // ---- Implementation -------------------------------------------------------------------------------------------------
 
-torch::jit::Stack group_arguments(const torch::jit::Stack& stack, std::size_t count, std::size_t begin, std::size_t end);
+torch::jit::Stack group_arguments(const torch::jit::Stack& stack, std::size_t count, std::size_t begin,
+                                  std::size_t end);
 void add_results(std::vector<c10::IValue>& all, torch::jit::Stack& part, std::size_t returns);
 
 template <typename Run>

@@ -61,7 +61,8 @@ c10::Storage OpTouch::Argument::hold() const {
 }
 
 bool OpTouch::only_reads(std::uint32_t tensor) const {
-  return std::ranges::any_of(uses, [tensor](const tencache_use& use) { return use.tensor == tensor && use.written == 0; });
+  return std::ranges::any_of(uses,
+                             [tensor](const tencache_use& use) { return use.tensor == tensor && use.written == 0; });
 }
 
 }  // namespace tencache::paging

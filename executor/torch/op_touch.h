@@ -1,5 +1,5 @@
-// What an op touches: the storages behind its arguments, and which tensors of the runtime it uses how. Computed once for
-// each intercepted op, before it runs.
+// What an op touches: the storages behind its arguments, and which tensors of the runtime it uses how. Computed once
+// for each intercepted op, before it runs.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -28,8 +28,8 @@ struct OpTouch {
   };
   std::vector<Argument> arguments;  // one for each storage, in order
   std::vector<tencache_use> uses;   // each of the runtime's tensors once
-  // Wrappers (of vmap, of tensor subclasses) have no memory themselves: their own kernels call ops on what they wrap. All
-  // else is not known then.
+  // Wrappers (of vmap, of tensor subclasses) have no memory themselves: their own kernels call ops on what they wrap.
+  // All else is not known then.
   bool has_wrapper = false;
 
   // Of the op whose arguments are on top of the stack.

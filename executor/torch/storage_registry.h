@@ -35,7 +35,8 @@ class StorageRegistry {
   }
   // The same for many, in one go: assign(element, tensor) for each.
   template <typename Elements, typename AddressOf, typename Assign>
-  void find_all(Elements& elements, const tencache_live& live, const AddressOf& address_of, const Assign& assign) const {
+  void find_all(Elements& elements, const tencache_live& live, const AddressOf& address_of,
+                const Assign& assign) const {
     const std::lock_guard lock(mutex_);
     for (auto& element : elements) assign(element, find_locked(address_of(element), &live));
   }

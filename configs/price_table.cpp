@@ -72,26 +72,6 @@ class TableReader {
   PriceFigure usual_;  // what a figure does not say itself
 };
 
-std::string quoted(const std::string& text) {
-  std::string result(1, '"');
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    result += c;
-  }
-  result += '"';
-  return result;
-}
-
-std::string number(double value) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof text, value).ptr};
-}
-
-std::string figure_text(const PriceFigure& figure) {
-  return "{value: " + number(figure.value) + ", source: " + quoted(figure.source) +
-         ", retrieved: " + quoted(figure.retrieved) + ", confidence: " + figure.confidence + "}";
-}
-
 void set_fact(MachineSpec& machine, const std::string& path, const PriceFigure& figure) {
   std::erase_if(machine.facts, [&](const Fact& fact) { return fact.path == path; });
   machine.facts.push_back({.path = path,
@@ -169,21 +149,6 @@ PriceTable parse_price_table(std::string_view text, const std::string& file) {
 
 PriceTable read_price_table(const std::string& path) {
   return parse_price_table(read_file(path, maximum_price_file_bytes), path);
-}
-
-std::string write_price_table(const PriceTable& table) {
-  std::string text = "cloud: " + table.cloud + "\n";
-  if (!table.region.empty()) text += "region: " + table.region + "\n";
-  text += "source: \"\"\nretrieved: \"\"\nconfidence: published\n";
-  if (table.storage) text += "attached_storage: " + figure_text(*table.storage) + "\n";
-  if (table.interruptions) text += "spot_interruptions_per_hour: " + figure_text(*table.interruptions) + "\n";
-  text += table.machines.empty() ? "prices: {}\n" : "prices:\n";
-  for (const auto& [type, price] : table.machines) {
-    text += "  " + type + ":\n";
-    if (price.on_demand) text += "    on_demand: " + figure_text(*price.on_demand) + "\n";
-    if (price.spot) text += "    spot: " + figure_text(*price.spot) + "\n";
-  }
-  return text;
 }
 
 std::vector<PriceTable> list_price_tables() {

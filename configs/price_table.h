@@ -33,8 +33,6 @@ struct PriceTable {
 // Throw Error with file and line.
 PriceTable parse_price_table(std::string_view text, const std::string& file);
 PriceTable read_price_table(const std::string& path);
-// Reading it again gives the same table.
-std::string write_price_table(const PriceTable& table);
 // The shipped ones, by name.
 std::vector<PriceTable> list_price_tables();
 

@@ -370,18 +370,6 @@ TEST_F(SweepCommand, AnEnlargedMachineHasNoPrice) {
                           HasSubstr("Prices: given by --price."), HasSubstr("GPUs: used/paid for")));
 }
 
-TEST_F(SweepCommand, PriceImportsNeedADate) {
-  write("vms.csv", "InstanceType,Price,Region\ng5.xlarge,1.006,us-east-1\n");
-  for (const char* date : {"yesterday", "2026-99-99", "2026-02-30"}) {
-    expect_bad_usage({"prices", "import", "skypilot", "vms.csv", "--cloud", "aws", "--retrieved", date, "-o", "p.yaml"},
-                     HasSubstr("is no date; write it as YYYY-MM-DD"));
-  }
-  EXPECT_EQ(
-      run({"prices", "import", "skypilot", "vms.csv", "--cloud", "aws", "--retrieved", "2026-02-28", "-o", "p.yaml"})
-          .code,
-      0);
-}
-
 // New prices cost no simulation.
 TEST_F(SweepCommand, PricesMayChange) {
   sweep_csv_of({"-o", "r.sqlite"});

@@ -15,7 +15,6 @@
 #include "configs/machine_yaml.h"
 #include "configs/model_yaml.h"
 #include "configs/price_table.h"
-#include "configs/skypilot_catalogue.h"
 #include "core/check.h"
 #include "core/error.h"
 #include "gui/model/document.h"
@@ -95,12 +94,6 @@ void chakra(std::string_view bytes) {
   import_chakra(options).trace.validate();
 }
 
-void skypilot(std::string_view bytes) {
-  static const std::vector<MachineSpec> machines = {read_machine("p4d.24xlarge"), read_machine("g5.xlarge")};
-  CatalogueOptions options{.file = "vms.csv", .cloud = "aws", .region = "", .retrieved = "2026-01-01"};
-  import_skypilot(bytes, options, machines);
-}
-
 void document(std::string_view bytes) {
   const MemoryFile file(bytes);
   gui::open_document(file.path());
@@ -131,7 +124,6 @@ void allocations(std::string_view bytes) {
 
 constexpr Reader all_readers[] = {
     {"allocations", allocations},
-    {"catalogue", skypilot},
     {"chakra", chakra},
     {"csv", csv},
     {"deepspeed", [](std::string_view bytes) { parse_deepspeed_config(std::string(bytes), "ds.json", 4); }},

@@ -52,8 +52,7 @@ void sort_by_stall(std::vector<Costly>& list) {
   std::ranges::stable_sort(list, std::ranges::greater(), &Costly::seconds);
 }
 
-// ---- Ops, layers and tensors, from the timeline of the window
-// ----------------------------------------------------------
+// ---- Ops, layers and tensors, from the timeline of the window -----------------------------------------------------
 
 class Breakdown {
  public:
@@ -141,8 +140,7 @@ std::vector<std::vector<TensorId>> tensors_by_rank(const Trace& trace) {
   return tensors;
 }
 
-// ---- Simulations
-// --------------------------------------------------------------------------------------------------------
+// ---- Simulations --------------------------------------------------------------------------------------------------
 
 class Explaining {
  public:

@@ -34,7 +34,7 @@ Workload load_workload(const Scenario& scenario);
 // Makes `trace` the workload's, as its scenario says: durations of the machine's GPU, scaled. Throws Error, and changes
 // nothing then.
 void set_trace(Workload& workload, Trace trace);
-// A loaded workload with the batch and the GPU speed that its scenario asks for, which asks for no others then. Throws
+// Applies the scenario's trace.batch and trace.gpu_speed to the trace of a loaded workload, and clears both. Throws
 // Error.
 Workload with_changed_trace(Workload workload);
 

@@ -149,7 +149,11 @@ DocumentPointer open_document(const std::string& path) {
     case Document::Kind::sensitivity:  // told by their JSON
       break;
     case Document::Kind::table:
-      path.ends_with(".yaml") || path.ends_with(".yml") ? open_yaml(path, *document) : open_csv(path, *document);
+      if (path.ends_with(".yaml") || path.ends_with(".yml")) {
+        open_yaml(path, *document);
+      } else {
+        open_csv(path, *document);
+      }
       break;
     case Document::Kind::sweep:
       document->sweep_rows = read_sweep(path).rows;

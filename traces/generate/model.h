@@ -109,8 +109,7 @@ struct ModelDescription {
 
   bool has_experts(std::uint64_t layer) const { return experts != 0 && layer >= dense_layers; }
   std::uint64_t expert_width() const { return expert_intermediate != 0 ? expert_intermediate : intermediate; }
-  std::uint64_t value_width() const { return value_dimension != 0 ? value_dimension : head_dimension; }  // of a head
-  std::uint64_t window_of(std::uint64_t layer) const { return layer % 2 == 0 ? sliding_window : 0; }     // 0: sees all
+  std::uint64_t window_of(std::uint64_t layer) const { return layer % 2 == 0 ? sliding_window : 0; }  // 0: sees all
 };
 
 struct ParameterShape {

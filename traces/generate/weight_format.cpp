@@ -142,8 +142,6 @@ const std::array formats{
 
 }  // namespace
 
-std::span<const WeightFormat> weight_formats() { return formats; }
-
 const WeightFormat* find_weight_format(std::string_view name) {
   const auto found = std::ranges::find(formats, name, [](const WeightFormat& f) { return std::string_view(f.name); });
   return found == formats.end() ? nullptr : &*found;

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -42,7 +41,6 @@ struct WeightFormat {
                                const ModelDescription& model) = nullptr;
 };
 
-std::span<const WeightFormat> weight_formats();
 // Null: there is none of that name.
 const WeightFormat* find_weight_format(std::string_view name);
 std::string weight_format_names();

@@ -76,8 +76,6 @@ inline bool dense(const OpTensor& tensor) {
 
 inline bool same_layout(const OpTensor& a, const OpTensor& b) { return layout(a) == layout(b); }
 
-inline bool row_by_row(const OpTensor& tensor) { return same_layout(tensor, {tensor.sizes, {}, 0}); }
-
 // An operand that is repeated along other dimensions than the rows: a table over positions, for every head.
 inline bool broadcast_table(const OpTensor& tensor, double whole) {
   const double count = elements(tensor);

@@ -13,7 +13,7 @@ std::vector<AcceleratorCost> time_accelerator(Accelerator& accelerator, bool qui
   for (const Bytes size : sizes) {
     AcceleratorCost& cost = costs.emplace_back();
     const Bytes page = accelerator.granularity();
-    cost.bytes = (size + page - 1) / page * page;
+    cost.bytes = round_up(size, page);
     const std::unique_ptr<TierMemory> memory = accelerator.memory("calibration", cost.bytes, page, false);
     memory->create(measured_tensor, cost.bytes);
     std::vector<std::byte> host(cost.bytes, std::byte{1});  // ordinary memory

@@ -48,8 +48,7 @@ def without_templates(statement):
 
 def members_of(statement):
     """(data members, references) that a statement in a class declares."""
-    statement = re.sub(r"\b(?:mutable|TENCACHE_\w+\([^)]*\)|TENCACHE_\w+)\s?|\[\[\w+\]\]|^(?:public|private|protected):", "",
-                       statement)
+    statement = re.sub(r"^(?:public|private|protected):|\[\[\w+\]\]|\bmutable\b|\bTENCACHE_\w+(?:\([^)]*\))?", "", statement)
     statement = without_templates(statement).strip()
     if not statement or NO_MEMBER.match(statement):
         return 0, 0

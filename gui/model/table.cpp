@@ -125,37 +125,6 @@ class TableMaker {
   DataTables& tables_;
 };
 
-// ---- CSV ------------------------------------------------------------------------------------------------------------
-
-// The fields of a record that begins at `at`, which moves behind it; RFC 4180. False where a quote is not closed.
-bool next_record(std::string_view text, std::size_t& at, std::vector<std::string>& fields) {
-  fields.assign(1, {});
-  for (bool quoted = false; at < text.size(); ++at) {
-    const char c = text[at];
-    if (quoted) {
-      if (c != '"') {
-        fields.back() += c;
-      } else if (at + 1 < text.size() && text[at + 1] == '"') {
-        fields.back() += text[at++];
-      } else {
-        quoted = false;
-      }
-      if (quoted && at + 1 == text.size()) return false;
-    } else if (c == '"') {
-      quoted = true;
-      if (at + 1 == text.size()) return false;
-    } else if (c == ',') {
-      fields.emplace_back();
-    } else if (c == '\n') {
-      ++at;
-      return true;
-    } else if (c != '\r') {
-      fields.back() += c;
-    }
-  }
-  return true;
-}
-
 }  // namespace
 
 // ---- Cells ----------------------------------------------------------------------------------------------------------
@@ -376,36 +345,16 @@ DataTables tables_of(const Json& document, const std::string& name) {
   return tables;
 }
 
-DataTable read_csv(std::string_view text, const std::string& file) {
+DataTable read_csv(std::string text, const std::string& file) {
   DataTable table(std::filesystem::path(file).filename().string());
-  std::vector<std::string> fields;
-  std::size_t at = 0, line = 1;
-  const auto next = [&] {
-    const std::size_t from = at;
-    if (!next_record(text, at, fields)) throw Error(file, line, "a quote is not closed; was the file copied whole?");
-    return static_cast<std::size_t>(std::count(text.begin() + static_cast<std::ptrdiff_t>(from),
-                                               text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
-  };
-  line += next();
-  for (const std::string& name : fields) {
-    const std::size_t known = table.column_count();
-    if (name.empty() || table.column_of(name) != known) {
-      throw Error(file, 1, "is no table: columns need names, each its own");
-    }
+  CsvTable csv(file, std::move(text));
+  for (std::size_t column = 0; column < csv.column_count(); ++column) {
+    if (csv.column(column).empty()) throw Error(file, 1, "is no table: columns need names");
+    table.column_of(csv.column(column));
   }
-  while (at < text.size()) {
-    const std::size_t lines = next();
-    if (fields.size() == 1 && fields[0].empty()) {
-      line += lines;
-      continue;
-    }
-    if (fields.size() != table.column_count()) {
-      throw Error(file, line,
-                  fmt::format("has {} fields, not {} as the first line", fields.size(), table.column_count()));
-    }
+  while (csv.next_row()) {
     table.add_row();
-    for (std::size_t column = 0; column < fields.size(); ++column) table.set_at(column, fields[column]);
-    line += lines;
+    for (std::size_t column = 0; column < csv.column_count(); ++column) table.set_at(column, csv.field(column));
   }
   if (table.row_count() == 0) throw Error(file, 0, "holds the names of columns, and no row");
   return table;

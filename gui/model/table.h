@@ -87,7 +87,7 @@ DataTables tables_of(const Json& document, const std::string& name);
 // The list that the document is, or else the longest in it; names and values where there is none.
 std::size_t most_telling(const DataTables& tables);
 // Throw Error with the line where the text is no such thing, or has no rows.
-DataTable read_csv(std::string_view text, const std::string& file);
+DataTable read_csv(std::string text, const std::string& file);
 DataTable read_json_lines(std::string_view text, const std::string& file);
 
 }  // namespace tencache::gui

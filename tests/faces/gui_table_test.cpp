@@ -174,9 +174,9 @@ TEST_F(Tables, FiguresHaveUnits) {
 }
 
 TEST_F(Tables, BrokenOnesSayWhere) {
-  EXPECT_THAT(refusal(write("a.csv", "a,b\n1,2\n1,2,3\n")), HasSubstr("a.csv:3: has 3 fields, not 2"));
+  EXPECT_THAT(refusal(write("a.csv", "a,b\n1,2\n1,2,3\n")), HasSubstr("a.csv:3: the row has 3 fields, the first line names 2"));
   EXPECT_THAT(refusal(write("b.csv", "a,b\n1,\"2\n")), HasSubstr("quote"));
-  EXPECT_THAT(refusal(write("c.csv", "a,a\n1,2\n")), HasSubstr("columns need names"));
+  EXPECT_THAT(refusal(write("c.csv", "a,a\n1,2\n")), HasSubstr("'a' stands twice"));
   EXPECT_THAT(refusal(write("d.csv", "a,b\n")), HasSubstr("no row"));
   EXPECT_THAT(refusal(write("e.json", R"({"name": "left-pad", "version": "1.0.0"})")), HasSubstr("is no result"));
   EXPECT_THAT(refusal(write("f.json", R"({"terms": [)")), HasSubstr("was it copied whole?"));

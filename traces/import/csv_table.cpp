@@ -46,7 +46,9 @@ std::optional<Nanoseconds> milliseconds_to_ns(std::string_view text) {
 
 }  // namespace
 
-CsvTable::CsvTable(const std::string& file, Bytes maximum_bytes) : file_(file), text_(read_file(file, maximum_bytes)) {
+CsvTable::CsvTable(const std::string& file, Bytes maximum_bytes) : CsvTable(file, read_file(file, maximum_bytes)) {}
+
+CsvTable::CsvTable(std::string file, std::string text) : file_(std::move(file)), text_(std::move(text)) {
   if (text_.starts_with("\xef\xbb\xbf")) position_ = 3;
   if (!next_row()) throw Error(file_, 0, "is empty; the first line names the columns");
   for (const std::string& field : fields_) columns_.push_back(field);

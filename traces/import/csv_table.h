@@ -20,6 +20,7 @@ class CsvTable {
   static constexpr std::size_t no_column = static_cast<std::size_t>(-1);
 
   CsvTable(const std::string& file, Bytes maximum_bytes);
+  CsvTable(std::string file, std::string text);  // of a file that is read already
 
   // False at the end of the file. Empty lines are passed over.
   bool next_row();
@@ -40,6 +41,7 @@ class CsvTable {
   [[noreturn]] void fail(std::string message) const;
 
   const std::string& file() const { return file_; }
+  std::size_t column_count() const { return columns_.size(); }
   const std::string& column(std::size_t index) const { return columns_[index]; }
   std::uint64_t line() const { return line_; }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and tests the last commit of this checkout in clean roots of other distributions, with other compilers and with
-# parts left out. --help says how; docs/portability.md has the results.
+# parts left out. --help says how; docs/install.md has the results.
 set -euo pipefail
 source_folder=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$source_folder/tests/roots.sh"

@@ -174,7 +174,8 @@ TEST_F(Tables, FiguresHaveUnits) {
 }
 
 TEST_F(Tables, BrokenOnesSayWhere) {
-  EXPECT_THAT(refusal(write("a.csv", "a,b\n1,2\n1,2,3\n")), HasSubstr("a.csv:3: the row has 3 fields, the first line names 2"));
+  EXPECT_THAT(refusal(write("a.csv", "a,b\n1,2\n1,2,3\n")),
+              HasSubstr("a.csv:3: the row has 3 fields, the first line names 2"));
   EXPECT_THAT(refusal(write("b.csv", "a,b\n1,\"2\n")), HasSubstr("quote"));
   EXPECT_THAT(refusal(write("c.csv", "a,a\n1,2\n")), HasSubstr("'a' stands twice"));
   EXPECT_THAT(refusal(write("d.csv", "a,b\n")), HasSubstr("no row"));

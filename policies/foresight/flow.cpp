@@ -140,6 +140,7 @@ void ForesightFlow::make_room(const RoomRequest& request, const View& view, std:
     return;
   }
   add({Shelf::spare, Shelf::clean, Shelf::alone, Shelf::due, Shelf::dirty, Shelf::owed}, now);
+  if (found < request.bytes && !known_.ways.leave(request.tier, view)) coldest_victims(request, view, victims);
 }
 
 // Those needed after `floor`, the farthest first.

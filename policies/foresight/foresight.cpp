@@ -16,9 +16,10 @@
 //   5. Whenever a way out is idle, it cleans: first what the CPU waits for, then what step 2 says will have to leave,
 //      of that what is needed last; and, if the horizon is held up for want of room, whatever is needed beyond it. To
 //      CPU memory if there is room; to storage that the GPU reaches, as many bytes an iteration as step 2 sends there.
-//   6. What an op itself has no room for: clean chunks, the farthest first, then dirty ones. Where the memories are
-//      exclusive of each other (spill_plan.h), clean chunks that only storage has besides come after the others, and
-//      leave for an op only, not for what is fetched ahead.
+//   6. What an op itself has no room for: clean chunks, the farthest first, then dirty ones. While copies are on their
+//      way out it waits for these, which make room when they arrive: the same chunks would go to storage besides. Where
+//      the memories are exclusive of each other (spill_plan.h), clean chunks that only storage has besides come after
+//      the others, and leave for an op only, not for what is fetched ahead.
 //   7. CPU memory over storage is such a cache too: the next chunk that is in neither memory is read ahead if there is
 //      room beside what the GPU will have to copy down, what step 2 says is copied down whenever the store is idle, and
 //      a reserve is kept free: first of copies that the GPU holds and will write, then of what lies in storage too and
@@ -161,6 +162,7 @@ class Foresight final : public Policy {
     Layout layout;
     layout.chunk_bytes = chunk_bytes(machine);
     layout.forgets_overwritten = forgets_;
+    layout.fallback_eviction = false;  // step 6 names all there is
     if (program == nullptr) return layout;
     choose_initial_tiers(program->trace, machine, layout);
     if (!plan_.start.empty()) layout.start = plan_.start;

@@ -28,6 +28,13 @@ Ways::Ways(const MachineSpec& machine) : cpu(machine.tier_of(Device::cpu)), tier
   for (const auto& [bandwidth, tier] : found) sources.push_back(tier);
 }
 
+bool Ways::leave(TierId from, const View& view) const {
+  for (TierId to = 0; to < tiers; ++to) {
+    if (link(from, to) != no_link && view.transfers_on(link(from, to)) > 0) return true;
+  }
+  return false;
+}
+
 TierId Ways::store_of(ChunkId chunk, const Residency& memory) const {
   for (const Store& store : stores) {
     if (memory.valid(chunk, store.tier)) return store.tier;

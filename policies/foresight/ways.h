@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/machine_spec.h"
+#include "core/policy.h"
 #include "core/residency.h"
 #include "policies/foresight/places.h"
 
@@ -24,6 +25,7 @@ struct Ways {
   TierId store_of(ChunkId chunk, const Residency& memory) const;
   TierId source_of(ChunkId chunk, const Residency& memory) const;
   LinkId link(TierId from, TierId to) const { return links[from * tiers + to]; }  // no_link if none
+  bool leave(TierId from, const View& view) const;  // whether transfers out of the tier are queued or running
 
   TierId cpu = no_tier;         // no_tier also where the GPU has no link there
   std::vector<Store> stores;    // tiers of storage

@@ -122,6 +122,24 @@ TEST(ForesightTest, WhatIsOverwrittenNextIsSpilledFirst) {
   EXPECT_EQ(moved_by(forgets, spilled(forgets, 200)).all_down(), 0U);
 }
 
+// Ops 0-2 make A, B and C in 10 ns each, op 3 makes D of 200 bytes, which has room when two of them have left the GPU
+// of 300; then they are read. At 30, when op 3 asks, A is on its way to CPU memory, which takes 100 ns, and B is next.
+// These two make room for D; nothing goes to storage, which has a link of its own.
+TEST(ForesightTest, WaitsForWhatIsOnItsWayOut) {
+  Trace trace;
+  std::vector<TensorId> made;
+  for (const char* name : {"A", "B", "C"}) made.push_back(trace.add_tensor(name, 100, Role::activation, false));
+  for (const TensorId tensor : made) add_op(trace, 10, {}, {tensor});
+  const TensorId d = trace.add_tensor("D", 200, Role::activation, false);
+  add_op(trace, 10, {}, {d});
+  add_op(trace, 10, {d}, {});
+  for (const TensorId tensor : made) add_op(trace, 10, {tensor}, {});
+  const GoldenRun run = run_golden("foresight", {}, trace, small_machine(300, true));
+  constexpr LinkId write = 3;
+  EXPECT_THAT(starts(run, write), ElementsAre());
+  EXPECT_GE(starts(run, d2h).size(), 2 * run.result.iteration_ns.size());
+}
+
 // The GPU holds two of W, X and T. W dies with op 0, as op 3 overwrites it, so T finds room and nothing is ever moved.
 TEST(ForesightTest, ForgetsWhatIsOverwritten) {
   const Trace trace = overwritten_weight();

@@ -31,7 +31,7 @@ struct Need {
   std::vector<TierId> inside;
   Border border;
   double bytes_per_second = 1;
-  double held = 0;                      // bytes that need not cross
+  double held = 0;  // bytes that need not cross
   Crossed crossed = {};
   std::vector<double> of_movable = {};  // nanoseconds
 
@@ -344,9 +344,8 @@ class RankBound {
     const std::vector<double> nothing(cut_.cuts.count() + 1, 0);
     exceeding_ = {0};
     for (std::size_t need = 1; need < needs_.size(); ++need) {
-      const std::vector<double> more = before_parts(cut_, [&](std::size_t op) {
-        return std::max(0.0, needs_[need].of_movable[op] - needs_[0].of_movable[op]);
-      });
+      const std::vector<double> more = before_parts(
+          cut_, [&](std::size_t op) { return std::max(0.0, needs_[need].of_movable[op] - needs_[0].of_movable[op]); });
       const std::array needs = {window_need(cut_, 0, nothing), window_need(cut_, need, more)};
       const BestWindows best = best_windows(needs, 1);
       steps_ += best.steps;

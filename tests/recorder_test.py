@@ -248,7 +248,7 @@ class RecorderTest(unittest.TestCase):
                     program.step()
                     second.step()
             return said.getvalue()
-        self.assertRegex(remarks(), "the program has [0-9]+ optimizers: what is recorded ends with the first one's step")
+        self.assertRegex(remarks(), "has [0-9]+ optimizers: what is recorded ends with the first one's step")
         self.assertNotIn("optimizers", remarks(optimizer_steps=2))
 
     def test_several_steps_give_medians(self):
@@ -640,7 +640,8 @@ class RecorderTest(unittest.TestCase):
                 except Exception as error:
                     print(error)
         """)
-        done = subprocess.run([sys.executable, "-c", script, self.folder.name, self.path], capture_output=True, text=True,
+        done = subprocess.run([sys.executable, "-c", script, self.folder.name, self.path], capture_output=True,
+                              text=True,
                               env=dict(os.environ, PYTHONPATH=os.environ["TENCACHE_RECORDER"], HF_HUB_OFFLINE="1"))
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         lines = done.stdout.splitlines()

@@ -59,7 +59,7 @@ def leave_in_file(model, path):
             file.write(bytes(offset))
             for parameter in model.parameters():
                 file.write(parameter.detach().numpy().tobytes())
-    mapped = torch.UntypedStorage.from_file(path, False, os.path.getsize(path))  # not shared: the file is never written to
+    mapped = torch.UntypedStorage.from_file(path, False, os.path.getsize(path))  # not shared: a private mapping
     for parameter in model.parameters():
         end = offset + 4 * parameter.numel()
         values = torch.empty(0, dtype=torch.uint8).set_(mapped[offset:end]).view(torch.float32)

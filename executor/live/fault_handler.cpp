@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <mutex>
+#include <shared_mutex>
 #include <span>
 #include <vector>
 
@@ -75,9 +77,12 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   errno = errno_before;
 }
 
+std::shared_mutex ending;  // a runtime, while threads ask it
+
 bool is_paged(const void* address) {
-  const LiveRuntime* const runtime = served;
-  return runtime != nullptr && const_cast<LiveRuntime*>(runtime)->machine().owns(address);
+  const std::shared_lock lock(ending);
+  LiveRuntime* const runtime = served;
+  return runtime != nullptr && runtime->machine().owns(address);
 }
 
 // Others may install a handler when this one is there already: theirs comes after it.
@@ -111,8 +116,11 @@ void take_signal() {
 }  // namespace
 
 void serve_faults(LiveRuntime* runtime) {
-  owner = ::getpid();
-  served = runtime;
+  {
+    const std::unique_lock lock(ending);
+    owner = ::getpid();
+    served = runtime;
+  }
   keep_serving_faults();
 }
 

@@ -47,14 +47,29 @@ struct Library {
       // The loader has made addresses of them, but not of what the kernel maps itself (vdso).
       const auto at = entry->d_un.d_ptr < base ? 0 : entry->d_un.d_ptr;
       switch (entry->d_tag) {
-        case DT_SYMTAB: symbols = reinterpret_cast<const ElfW(Sym)*>(at); break;
-        case DT_STRTAB: names = reinterpret_cast<const char*>(at); break;
-        case DT_RELA: of_addresses = reinterpret_cast<const ElfW(Rela)*>(at); break;
-        case DT_RELASZ: address_bytes = entry->d_un.d_val; break;
-        case DT_RELACOUNT: own_addresses = entry->d_un.d_val; break;
-        case DT_JMPREL: of_calls = reinterpret_cast<const ElfW(Rela)*>(at); break;
-        case DT_PLTRELSZ: call_bytes = entry->d_un.d_val; break;
-        default: break;
+        case DT_SYMTAB:
+          symbols = reinterpret_cast<const ElfW(Sym)*>(at);
+          break;
+        case DT_STRTAB:
+          names = reinterpret_cast<const char*>(at);
+          break;
+        case DT_RELA:
+          of_addresses = reinterpret_cast<const ElfW(Rela)*>(at);
+          break;
+        case DT_RELASZ:
+          address_bytes = entry->d_un.d_val;
+          break;
+        case DT_RELACOUNT:
+          own_addresses = entry->d_un.d_val;
+          break;
+        case DT_JMPREL:
+          of_calls = reinterpret_cast<const ElfW(Rela)*>(at);
+          break;
+        case DT_PLTRELSZ:
+          call_bytes = entry->d_un.d_val;
+          break;
+        default:
+          break;
       }
     }
     if (of_addresses != nullptr) {

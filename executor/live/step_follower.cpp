@@ -6,11 +6,6 @@
 #include "core/check.h"
 
 namespace tencache {
-namespace {
-
-constexpr std::uint64_t usual_patience = 3;  // steps
-
-}  // namespace
 
 void StepFollower::created(TensorId tensor, Bytes bytes, Role role) {
   if (tensor >= live_.size()) live_.resize(tensor + std::size_t{1});
@@ -38,7 +33,7 @@ void StepFollower::marked(TensorId tensor, Role role, std::string_view name) {
 }
 
 bool StepFollower::left_this_step() const {
-  return recorded() && !recording() && (left_ == step_ || stopped_early());
+  return recorded() && !recording() && (patience_.has_left() || stopped_early());
 }
 
 StepFollower::Signal StepFollower::iteration_boundary() {
@@ -50,16 +45,14 @@ StepFollower::Signal StepFollower::iteration_boundary() {
       finish_recording();
       signal = Signal::profile;
     }
-  } else if (left_this_step()) {
-    ++left_in_a_row_;
+  } else if (recorded()) {
+    patience_.step_ended(left_this_step());
     if (stopped_early()) {
       signal = leave("the step ended after " + std::to_string(followed_.next()) + " of " +
                      std::to_string(program().trace.ops.size()) + " ops");
     }
-  } else if (recorded()) {
-    left_in_a_row_ = 0;
-    patience_ = usual_patience;
   }
+  patience_.step_begins();
   ++step_;
   const bool first = step_ >= 2 && !recorded();  // the first step warms up
   if (follow_ && (first || record)) start_recording();
@@ -114,7 +107,7 @@ void StepFollower::end_op(Nanoseconds duration_ns) {
 
 StepFollower::Signal StepFollower::leave(const std::string& why) {
   followed_.leave();
-  left_ = step_;
+  patience_.step_left();
   ++deviations_;
   if (first_deviation_.empty()) first_deviation_ = "step " + std::to_string(step_) + ": " + why;
   return Signal::deviated;
@@ -132,9 +125,8 @@ NameId StepFollower::module_end() {
 }
 
 void StepFollower::start_recording() {
-  if (recorded() && !record_next_) patience_ = std::max(usual_patience, 2 * patience_);
+  if (recorded() && !record_next_) patience_.recorded_anew();
   record_next_ = false;
-  left_in_a_row_ = 0;
   draft_.start();
   std::vector<Live*> alive;
   for (Live& live : live_) {

@@ -5,14 +5,13 @@
 // checked against the recording (followed_step.h): its name, and that it uses the recorded tensors or others of their
 // sizes. What is born may be larger or smaller than recorded: a cache of keys and values grows with each step, and so
 // does all that is computed from it. On a mismatch the program is off the schedule until a module boundary or a step
-// boundary is found again. A program may have changed for good, so steps that leave the recording are counted: after a few
-// in a row the next one is recorded in its place. The first recording has no such grace: a decoder's second step still
-// reads what the prompt's made in another way than all later ones do. If the new recording is left as well, the program
-// has no step that repeats, and recording (planning, for the policy) becomes rarer each time.
+// boundary is found again. A program may have changed for good, so the recording is replaced after a few steps that
+// left it (RecordingPatience).
 //
 // Knows nothing of the engine: the runtime carries the answers over. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -25,6 +24,33 @@
 
 namespace tencache {
 
+// When a recording is replaced: after a few steps in a row that left it. The first one has no such grace: a decoder's
+// second step still reads what the prompt's made in another way than all later ones do. If the new recording is left as
+// well, the program has no step that repeats, and recording (planning, for the policy) becomes rarer each time.
+class RecordingPatience {
+ public:
+  void step_left() { left_ = true; }
+  bool has_left() const { return left_; }
+  // If the step that runs is one more that leaves the recording.
+  bool would_end() const { return in_a_row_ + 1 >= limit_; }
+  // Of a step that has a recording.
+  void step_ended(bool left) {
+    in_a_row_ = left ? in_a_row_ + 1 : 0;
+    if (!left) limit_ = usual_limit;
+  }
+  void step_begins() { left_ = false; }
+  void recorded_anew() {
+    limit_ = std::max(usual_limit, 2 * limit_);
+    in_a_row_ = 0;
+  }
+
+ private:
+  static constexpr std::uint64_t usual_limit = 3;
+
+  bool left_ = false;  // in the step that runs
+  std::uint64_t in_a_row_ = 0, limit_ = 1;
+};
+
 class StepFollower {
  public:
   // What the runtime must tell the engine.
@@ -35,7 +61,7 @@ class StepFollower {
   void set_phase(Phase phase) { draft_.set_phase(phase); }
   void set_follow(bool follow) { follow_ = follow; }
   void record_next() { record_next_ = true; }
-  bool records_next() const { return record_next_ || (left_this_step() && left_in_a_row_ + 1 >= patience_); }
+  bool records_next() const { return record_next_ || (left_this_step() && patience_.would_end()); }
   bool recording() const { return draft_.recording(); }
   // While on, ops belong to no step: they are not recorded; on the schedule they leave it until the next boundary,
   // which is no deviation of the program.
@@ -96,9 +122,8 @@ class StepFollower {
 
   NamePool names_;
   bool follow_ = true, record_next_ = false;
-  std::uint64_t step_ = 0;      // 0: before the first boundary
-  std::uint64_t left_ = 0;      // the last step that left the recording
-  std::uint64_t left_in_a_row_ = 0, patience_ = 1;  // steps; with so many the next one is recorded
+  std::uint64_t step_ = 0;  // 0: before the first boundary
+  RecordingPatience patience_;
   std::uint64_t births_ = 0;
   std::vector<Live> live_;
   StepDraft draft_;

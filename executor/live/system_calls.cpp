@@ -88,9 +88,8 @@ ssize_t send_any(int descriptor, const void* from, std::size_t bytes, int flags)
 ssize_t read_any(int descriptor, void* to, std::size_t bytes) {
   const ssize_t result = ::read(descriptor, to, bytes);
   if (!refused(result, to)) return result;
-  return read_buffered(is_file(descriptor), to, bytes, [&](void* buffer, std::size_t part, std::size_t) {
-    return ::read(descriptor, buffer, part);
-  });
+  return read_buffered(is_file(descriptor), to, bytes,
+                       [&](void* buffer, std::size_t part, std::size_t) { return ::read(descriptor, buffer, part); });
 }
 
 ssize_t pread_any(int descriptor, void* to, std::size_t bytes, off_t offset) {
@@ -123,16 +122,14 @@ ssize_t each_part(const iovec* parts, int count, const Call& call) {
 }
 
 bool refused(ssize_t result, const iovec* parts, int count) {
-  return result < 0 && errno == EFAULT && std::any_of(parts, parts + count, [](const iovec& part) {
-           return paged(part.iov_base);
-         });
+  return result < 0 && errno == EFAULT &&
+         std::any_of(parts, parts + count, [](const iovec& part) { return paged(part.iov_base); });
 }
 
 ssize_t writev_any(int descriptor, const iovec* parts, int count) {
   const ssize_t result = ::writev(descriptor, parts, count);
   if (!refused(result, parts, count)) return result;
-  return each_part(parts, count,
-                   [&](const iovec& part) { return write_any(descriptor, part.iov_base, part.iov_len); });
+  return each_part(parts, count, [&](const iovec& part) { return write_any(descriptor, part.iov_base, part.iov_len); });
 }
 
 ssize_t readv_any(int descriptor, const iovec* parts, int count) {
@@ -144,18 +141,20 @@ ssize_t readv_any(int descriptor, const iovec* parts, int count) {
 // A stream that was refused does not say how far it got, so these go through the buffer at once.
 std::size_t fwrite_any(const void* from, std::size_t size, std::size_t count, FILE* stream) {
   if (size == 0 || count == 0 || !paged(from)) return std::fwrite(from, size, count, stream);
-  return static_cast<std::size_t>(write_buffered(from, size * count, [&](const void* buffer, std::size_t part,
-                                                                         std::size_t) {
-           return static_cast<ssize_t>(std::fwrite(buffer, 1, part, stream));
-         })) / size;
+  return static_cast<std::size_t>(write_buffered(from, size * count,
+                                                 [&](const void* buffer, std::size_t part, std::size_t) {
+                                                   return static_cast<ssize_t>(std::fwrite(buffer, 1, part, stream));
+                                                 })) /
+         size;
 }
 
 std::size_t fread_any(void* to, std::size_t size, std::size_t count, FILE* stream) {
   if (size == 0 || count == 0 || !paged(to)) return std::fread(to, size, count, stream);
-  return static_cast<std::size_t>(read_buffered(true, to, size * count, [&](void* buffer, std::size_t part,
-                                                                                        std::size_t) {
-           return static_cast<ssize_t>(std::fread(buffer, 1, part, stream));
-         })) / size;
+  return static_cast<std::size_t>(read_buffered(true, to, size * count,
+                                                [&](void* buffer, std::size_t part, std::size_t) {
+                                                  return static_cast<ssize_t>(std::fread(buffer, 1, part, stream));
+                                                })) /
+         size;
 }
 
 template <typename Function>
@@ -168,10 +167,10 @@ ImportedFunction imported(const char* name, Function* replacement) {
 std::span<const ImportedFunction> system_calls_of_tensors(bool (*paged_by)(const void* address)) {
   is_paged = paged_by;
   static const std::vector<ImportedFunction> functions = {
-      imported("write", write_any),       imported("read", read_any),         imported("pwrite", pwrite_any),
-      imported("pwrite64", pwrite_any),   imported("pread", pread_any),       imported("pread64", pread_any),
-      imported("writev", writev_any),     imported("readv", readv_any),       imported("send", send_any),
-      imported("recv", recv_any),         imported("fwrite", fwrite_any),     imported("fread", fread_any)};
+      imported("write", write_any),     imported("read", read_any),     imported("pwrite", pwrite_any),
+      imported("pwrite64", pwrite_any), imported("pread", pread_any),   imported("pread64", pread_any),
+      imported("writev", writev_any),   imported("readv", readv_any),   imported("send", send_any),
+      imported("recv", recv_any),       imported("fwrite", fwrite_any), imported("fread", fread_any)};
   return functions;
 }
 

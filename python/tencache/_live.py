@@ -175,8 +175,8 @@ class Live:
     # ---- The with block ----------------------------------------------------------------------------------------------
 
     def start(self, new_program: bool = False) -> None:
-        """What `with` begins with, for a run that goes on to the end of the process: see finish(). `new_program`: it has no
-        model yet."""
+        """What `with` begins with, for a run that goes on to the end of the process: see finish(). `new_program`: it
+        has no model yet."""
         self._watch()
         if not new_program:
             self._look_around()
@@ -397,13 +397,15 @@ class Live:
         self._run.set_phase(phase)
 
     def _before_backward(self) -> None:
-        """Programs that train without models: their steps end where an optimizer's does, or else with the backward pass."""
+        """Programs that train without models: a step ends where an optimizer's does, or else with the backward pass."""
+        if self._own_steps:
+            return
         if not self._training:
             if not self._began:
                 self._begin()
             self._training = self._without_models = True
             self._start()
-        elif self._without_models and not self._own_steps and (self._optimizer_stepped or not self._live_optimizers()):
+        elif self._without_models and (self._optimizer_stepped or not self._live_optimizers()):
             self._boundary()
 
     def _make_optimizer(self, plain: Any) -> Any:
@@ -413,7 +415,7 @@ class Live:
         return __init__
 
     def _meet_optimizer(self, optimizer: Any) -> None:
-        self._optimizers.append(weakref.ref(optimizer))
+        self._optimizers = _living(self._optimizers) + [weakref.ref(optimizer)]
         self._watch_optimizer(type(optimizer))
 
     def _watch_optimizer(self, kind: type) -> None:
@@ -562,8 +564,8 @@ class Live:
     # ---- What tensors are --------------------------------------------------------------------------------------------
 
     def _look_around(self) -> None:
-        """Finds the models and optimizers that are there: a walk over every object of the process. What comes later is met
-        where it is called, or made."""
+        """Finds the models and optimizers that are there: a walk over every object of the process. What comes later is
+        met where it is called, or made."""
         models, optimizers = objects.find_program()
         self._looked = True
         self._models = [weakref.ref(model) for model in models]
@@ -571,7 +573,8 @@ class Live:
         names = objects.module_names(models)
         for model in models:
             for module in model.modules():
-                self._know(module, names.get(id(module), type(module).__name__), module is model and _has_tensors(model))
+                name = names.get(id(module), type(module).__name__)
+                self._know(module, name, module is model and _has_tensors(model))
         known = {id(optimizer) for optimizer in self._live_optimizers()}
         for optimizer in optimizers:
             if id(optimizer) not in known:
@@ -596,7 +599,7 @@ class Live:
         model = objects.unwrap(module)
         known = self._known.get(id(model))
         if known is None:
-            self._models.append(weakref.ref(model))
+            self._models = _living(self._models) + [weakref.ref(model)]
             for name, part in model.named_modules(prefix=type(model).__name__):
                 self._know(part, name, part is model)
             if self._mapped:
@@ -618,14 +621,14 @@ class Live:
         for optimizer in optimizers:
             for state in optimizer.state.values():
                 tensors += [value for value in state.values() if isinstance(value, torch.Tensor) and value.numel() > 1]
-        if self._without_models:
+        if self._without_models or not models:
             leaves = [tensor for tensor in objects.live(torch.Tensor) if tensor.is_leaf and tensor.requires_grad]
             self._leaves = [weakref.ref(tensor) for tensor in leaves]
             tensors += leaves
         self._mapped = False
         if self._paging.adopt(tensors) and self._paging.adopt_mapped(tensors, objects.live(torch.Tensor)):
-            self._options.say("weights in a mapped file are left where they are: other tensors use the file, too, or it "
-                              "is still open")
+            self._options.say("weights in a mapped file are left where they are: other tensors use the file, too, or "
+                              "it is still open")
 
     @contextlib.contextmanager
     def _look(self) -> Any:
@@ -707,6 +710,10 @@ class Live:
                 "recorded_by": "tencache run python",
             }
         return trace
+
+
+def _living(references: "List[weakref.ref[Any]]") -> "List[weakref.ref[Any]]":
+    return [reference for reference in references if reference() is not None]
 
 
 def _has_tensors(module: Any) -> bool:

@@ -119,8 +119,9 @@ class Paging:
     def adopt_mapped(self, tensors: List[Any], everything: List[Any]) -> int:
         """`everything`: all tensors of the program. Returns how many bytes were left alone, as others may use them."""
         sums = _AdoptedBytes()
-        self._add_up(self._library.tencache_program_adopt_mapped(*self._addresses(tensors), *self._addresses(everything),
-                                                                 ctypes.byref(sums)), sums)
+        status = self._library.tencache_program_adopt_mapped(*self._addresses(tensors), *self._addresses(everything),
+                                                             ctypes.byref(sums))
+        self._add_up(status, sums)
         return sums.left
 
     def _add_up(self, status: int, sums: _AdoptedBytes) -> int:

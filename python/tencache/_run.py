@@ -55,8 +55,8 @@ class Recording:
 
 
 def _record(options: Options, script: List[str], text: str, share: bool) -> Recording:
-    """A few steps in a process of their own, in the memory that the run will have, or that this computer has free. `text`: of
-    a script that comes from standard input. `share`: how much memory the run will have is to be found out."""
+    """A few steps in a process of their own, in the memory that the run will have, or that this computer has free.
+    `text`: of a script that comes from standard input. `share`: how much memory the run will have is not known yet."""
     with tempfile.TemporaryDirectory(prefix="tencache-") as folder:
         trace = os.path.join(folder, "step.trace.jsonl")
         words = [sys.executable, "-m", "tencache", "run", "python", "-p", "lru", "--no-pace", "--recording", trace,
@@ -86,8 +86,8 @@ def _record(options: Options, script: List[str], text: str, share: bool) -> Reco
 
 
 def _recorder(run: Live, path: str) -> Tuple[List[_core.Trace], Callable[[], None]]:
-    """Recorded traces, and what is called after each step: it writes the median of some, and leaves the script. The script's
-    own blocks are left on the way, so that its temporary files go."""
+    """Recorded traces, and what is called after each step: it writes the median of some, and leaves the script. The
+    script's own blocks are left on the way, so that its temporary files go."""
     traces: List[_core.Trace] = []
 
     def on_boundary() -> None:
@@ -193,8 +193,8 @@ def _report(run: Live, options: Options) -> None:
         return
     known = figures["ops_on_schedule"] / figures["ops"] if figures["ops"] else 1
     if known < _KNOWN_SHARE:
-        _say(f"the policy was blind for {100 * (1 - known):.0f} % of the ops, since the steps differ: what they need was "
-             f"fetched when they asked for it (first in {figures['first_deviation'] or 'an evaluation'})")
+        _say(f"the policy was blind for {100 * (1 - known):.0f} % of the ops, since the steps differ: what they need "
+             f"was fetched when they asked for it (first in {figures['first_deviation'] or 'an evaluation'})")
     text = run.answer_text()
     if text:
         sys.stderr.write(text if text.endswith("\n") else text + "\n")

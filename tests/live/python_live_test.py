@@ -1,6 +1,6 @@
 """What `tencache.live` does for programs of kinds that were not foreseen: modules made in the loop, phases that differ,
-training without models, weights in files that others use as well, too little memory. All in one process; each program has
-the bits of PyTorch alone."""
+training without models, weights in files that others use as well, too little memory. All in one process; each program
+has the bits of PyTorch alone."""
 
 import gc
 import os

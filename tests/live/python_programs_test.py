@@ -5,8 +5,8 @@ Runs with the PyTorch of the interpreter that runs it, all in one process.
     python_programs_test.py                                      some programs, of each kind one
     python_programs_test.py --slow                               all of them in every share, some under every policy
     python_programs_test.py --all                                all of them in every share and under every policy
-    python_programs_test.py PROGRAM POLICY SHARE [SHARE…]        one: plainly, then in those shares of its peak; "least":
-                                                                 what the report says is the least
+    python_programs_test.py PROGRAM POLICY SHARE [SHARE…]        one: plainly, then in those shares of its peak;
+                                                                 "least": what the report says is the least
 """
 
 import gc

@@ -169,7 +169,8 @@ def sockets(case):
 
 def libraries_that_are_loaded_later(case):
     """Their calls are served as well."""
-    source = "#include <unistd.h>\nlong put(int file, const void* from, unsigned long bytes) { return write(file, from, bytes); }"
+    source = """#include <unistd.h>
+    long put(int file, const void* from, unsigned long bytes) { return write(file, from, bytes); }"""
     address = case.tensor.data_ptr()
     with tempfile.TemporaryDirectory() as folder:
         library = os.path.join(folder, "put.so")
@@ -177,7 +178,8 @@ def libraries_that_are_loaded_later(case):
         put = ctypes.CDLL(library).put
         put.argtypes, put.restype = [ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong], ctypes.c_long
         case.tensor.data_ptr()  # the library gets it
-        assert _temporary_file(case, lambda file, view: put(file.fileno(), address, view.nbytes)) == case.expected.tobytes()
+        written = _temporary_file(case, lambda file, view: put(file.fileno(), address, view.nbytes))
+        assert written == case.expected.tobytes()
 
 
 def a_handler_that_is_installed_later(case):
@@ -337,8 +339,8 @@ def child_has_its_own(case):
 
 
 CASES = (
-    extension_without_an_op, numpy, numpy_write, write_to_a_clean_tensor, write_by_address, tolist, array, pickled, saved,
-    saved_to_memory, saved_in_the_legacy_format, system_calls_that_write, system_calls_that_read, sockets,
+    extension_without_an_op, numpy, numpy_write, write_to_a_clean_tensor, write_by_address, tolist, array, pickled,
+    saved, saved_to_memory, saved_in_the_legacy_format, system_calls_that_write, system_calls_that_read, sockets,
     libraries_that_are_loaded_later, a_handler_that_is_installed_later, in_a_thread, vmap, function_in_numpy, dlpack,
     deep_copy, item_and_print, custom_op_in_numpy, out_of_memory, child_reads, child_calls_an_op, child_has_its_own)
 

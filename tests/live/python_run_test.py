@@ -93,8 +93,9 @@ print(torch.get_num_threads(), float(torch.nn.Linear(2, 2)(torch.ones(2)).sum())
         package = self.path("package")
         os.mkdir(package)
         self.file("package/__main__.py", "import sys; print(__name__, sys.argv[1:])")
-        for words, text, expected in [(["-c", "import sys; print(__name__, sys.argv)", "-x"], "", "__main__ ['-c', '-x']"),
-                                      (["-", "a"], "import sys\nprint(__name__, sys.argv)", "__main__ ['-', 'a']"),
+        command = "import sys; print(__name__, sys.argv)"
+        for words, text, expected in [(["-c", command, "-x"], "", "__main__ ['-c', '-x']"),
+                                      (["-", "a"], command, "__main__ ['-', 'a']"),
                                       (["-m", "package", "--", "b"], "", "__main__ ['--', 'b']")]:
             done = subprocess.run([sys.executable, "-m", "tencache", "run", "python", "--", *words], input=text,
                                   capture_output=True, text=True, cwd=self.folder)

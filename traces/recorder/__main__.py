@@ -24,13 +24,14 @@ def _arguments(words):
     parser.add_argument("--profiler", action="store_true",
                         help="record with PyTorch's profiler instead of the observer")
     meta = parser.add_argument_group("a model without its memory", "Instead of SCRIPT: one step of AdamW on a "
-                                     "model of Hugging Face, of the class that its architectures name, under fake tensors. "
+                                     "model of Hugging Face, of the class that its architectures name, under fake "
+                                     "tensors. "
                                      "Sizes and order are exact.")
     meta.add_argument("--meta", metavar="CONFIG", help="a config.json, its folder, or a name on the Hugging Face hub")
     meta.add_argument("--gpu", help="model durations for this GPU, such as l40s (asks the tencache command)")
     meta.add_argument("--batch", type=int, default=1, help="sequences (default: %(default)s)")
-    meta.add_argument("--sequence-length", type=int, default=1024, help="tokens each; images and sound are as large as the model takes them (default: "
-                           "%(default)s)")
+    meta.add_argument("--sequence-length", type=int, default=1024,
+                      help="tokens each; images and sound are as large as the model takes them (default: %(default)s)")
     meta.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="bf16",
                       help="of parameters and gradients (default: %(default)s)")
     meta.add_argument("--master", choices=["fp32", "off"], default="fp32",

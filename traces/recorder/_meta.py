@@ -51,8 +51,9 @@ def _class_for(transformers, config, say):
             if names:
                 say(f"{names[0]} computes no loss: recorded as {found.__name__}")
             return found
-    raise RecorderError(f"a model of kind '{config.model_type}' ({', '.join(names) or 'no architectures'}) computes no loss "
-                        "that is known here: name a class that does in architectures, or record a script of your own")
+    raise RecorderError(f"a model of kind '{config.model_type}' ({', '.join(names) or 'no architectures'}) computes no "
+                        "loss that is known here: name a class that does in architectures, or record a script of your "
+                        "own")
 
 
 def _inputs_for(model, batch, sequence_length):
@@ -70,7 +71,8 @@ def _inputs_for(model, batch, sequence_length):
     if "pixel_values" in wanted:
         size = getattr(of_images, "image_size", None)
         if size is None:
-            raise RecorderError(f"{type(model).__name__}: its configuration has no image_size; record a script of your own")
+            raise RecorderError(f"{type(model).__name__}: its configuration has no image_size; record a script of your "
+                                "own")
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
         inputs["pixel_values"] = torch.zeros((batch, getattr(of_images, "num_channels", 3), height, width),
                                              dtype=model.dtype)

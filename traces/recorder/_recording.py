@@ -163,8 +163,8 @@ class Recording:
                       "the trace they take memory all the time")
         if self._per_step == 1 and len(_program.trained_sets(optimizers)) > 1 and not self._told_of_optimizers:
             self._told_of_optimizers = True
-            self._say(f"the program has {len(_program.trained_sets(optimizers))} optimizers: what is recorded ends with the "
-                      "first one's step; to record a step of all of them, give their number (--optimizer-steps)")
+            self._say(f"the program has {len(_program.trained_sets(optimizers))} optimizers: what is recorded ends "
+                      "with the first one's step; to record a step of all of them, give their number (--optimizer-steps)")
         self._roles_before = _program.find_roles(models, optimizers)
         self._backend.begin(models, self._roles_before)
 

@@ -20,8 +20,8 @@
 #include "executor/torch/recorder/op_schema.h"
 #include "executor/torch/torch_cuda.h"
 
-// Adds up how many bytes are the runtime's now, how many of them stay in the file that they lie in, and how many were left
-// alone. `mapped`: how many lie in files that PyTorch has mapped, and wait for tencache_program_adopt_mapped.
+// Adds up how many bytes are the runtime's now, how many of them stay in the file that they lie in, and how many were
+// left alone. `mapped`: how many lie in files that PyTorch has mapped, and wait for tencache_program_adopt_mapped.
 struct tencache_adopted_bytes {
   uint64_t adopted, in_files, left, mapped;
 };
@@ -134,8 +134,9 @@ int tencache_program_guard(int on) {
 
 int tencache_program_adopt(void* const* tensors, size_t count, tencache_adopted_bytes* sums) {
   return guarded([&] {
-    each_storage(tensors, count,
-                 [&](c10::StorageImpl& storage) { add_up({paging::adopt(storage), storage.nbytes()}, *sums); });
+    each_storage(tensors, count, [&](c10::StorageImpl& storage) {
+      add_up({paging::adopt(storage), storage.nbytes()}, *sums);
+    });
   });
 }
 

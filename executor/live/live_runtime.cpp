@@ -34,7 +34,6 @@ LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions op
       touch_(feed_, gate_, tasks_, options_.machine.raw_access),
       feed_(spec_, policy, options_.machine, engine_options(), tasks_.bodies(),
             [this](std::span<Span> added) TENCACHE_REQUIRES(feed_.mutex) { completion_handled(added); }) {
-  follower_.set_follow(options_.follow_schedule);
   gate_.pause(feed_.now());
 }
 

@@ -49,10 +49,9 @@
 namespace tencache {
 
 struct LiveOptions {
-  EngineOptions engine;         // timeline (whole at on_iteration and after the end), log, progress
-  HostMachineOptions machine;   // pacing, files
-  bool follow_schedule = true;  // false: never record, the policy sees demand only
-  bool settle = false;          // for tests: an op begins only when no copy is under way
+  EngineOptions engine;        // timeline (whole at on_iteration and after the end), log, progress
+  HostMachineOptions machine;  // pacing, files
+  bool settle = false;         // for tests: an op begins only when no copy is under way
   // With an accelerator (machine.accelerator): waits for all that the program has started there, on the thread that
   // announced it or another one. Throws Error when the device failed.
   std::function<void()> fence{};

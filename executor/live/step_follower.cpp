@@ -55,7 +55,7 @@ StepFollower::Signal StepFollower::iteration_boundary() {
   patience_.step_begins();
   ++step_;
   const bool first = step_ >= 2 && !recorded();  // the first step warms up
-  if (follow_ && (first || record)) start_recording();
+  if (first || record) start_recording();
   followed_.begin_step();
   return signal;
 }

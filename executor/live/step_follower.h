@@ -59,7 +59,6 @@ class StepFollower {
   NamePool& names() { return names_; }
   const NamePool& names() const { return names_; }
   void set_phase(Phase phase) { draft_.set_phase(phase); }
-  void set_follow(bool follow) { follow_ = follow; }
   void record_next() { record_next_ = true; }
   bool records_next() const { return record_next_ || (left_this_step() && patience_.would_end()); }
   bool recording() const { return draft_.recording(); }
@@ -121,7 +120,7 @@ class StepFollower {
   }
 
   NamePool names_;
-  bool follow_ = true, record_next_ = false;
+  bool record_next_ = false;
   std::uint64_t step_ = 0;  // 0: before the first boundary
   RecordingPatience patience_;
   std::uint64_t births_ = 0;

@@ -415,7 +415,7 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
     options.interconnect = parsed("interconnect", values.text("interconnect"), parse_bandwidth);
     if (options.interconnect == 0) throw Error("--interconnect: must be above 0");
   }
-  options.command = values.command();
+  options.origin.command = values.command();
   return options;
 }
 
@@ -638,7 +638,7 @@ std::string refused_text(const GenerateOption& option, const std::string& text) 
 
 GenerateOptions parse_generate_settings(const GenerateSettings& settings, const ModelDescription* model) {
   GenerateOptions options = options_of(Values(settings, model != nullptr), model);
-  options.settings = settings;
+  options.origin.settings = settings;
   return options;
 }
 

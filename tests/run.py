@@ -40,8 +40,8 @@ def outcome(case):
 
 
 class Run:
-    def __init__(self, ctest_arguments):
-        self.ctest_arguments = ctest_arguments
+    def __init__(self, ctest_arguments, slow):
+        self.ctest_arguments, self.slow = ctest_arguments, slow
         self.counts = {"passed": 0, "failed": 0, "skipped": 0}
         self.prefix = []
 
@@ -65,7 +65,9 @@ class Run:
 
     def ctest(self, name, rung):
         """The command for a rung: tests with its label, or with none of them."""
-        labels = ["-L", f"^{rung}$"] if rung else ["-LE", f"^({'|'.join(filter(None, RUNGS))})$"]
+        # One pattern for all that is left out: of several, a test would have to match each.
+        left_out = [*([] if rung else filter(None, RUNGS)), *([] if self.slow else ["slow"])]
+        labels = [*(["-L", f"^{rung}$"] if rung else []), *(["-LE", f"^({'|'.join(left_out)})$"] if left_out else [])]
         return [*self.prefix, "ctest", "--preset", name, "--no-tests=ignore", *labels, *self.ctest_arguments]
 
     def count(self, name, rung):
@@ -128,7 +130,7 @@ def main():
     parser.add_argument("--slow", action="store_true")
     options = parser.parse_args(arguments)
 
-    run = Run([*([] if options.slow else ["--label-exclude", "slow"]), *ctest_arguments])
+    run = Run(ctest_arguments, options.slow)
     run.preset(options.preset, ["tencache_tests"] + (["tencache_programs"] if options.preset == "release" else []))
     if options.sanitizers:
         run.sanitizers()

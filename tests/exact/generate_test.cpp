@@ -1061,11 +1061,11 @@ TEST(Gpus, BrokenFilesAreErrorsWithTheirLine) {
 
 TEST(Generate, IsModelledAndTheSameEveryTime) {
   GenerateOptions options = small("gpt2");
-  options.command = "tencache generate --model gpt2";
-  options.settings = {{"model", "gpt2"}};
+  options.origin.command = "tencache generate --model gpt2";
+  options.origin.settings = {{"model", "gpt2"}};
   const Trace trace = generate(options);
   EXPECT_EQ(trace.header.hardware, "modelled: h100");
-  EXPECT_EQ(trace.header.recorded_by, options.command);
+  EXPECT_EQ(trace.header.recorded_by, options.origin.command);
   EXPECT_EQ(trace.header.provenance, (Provenance{MadeBy::generated, {{"model", "gpt2"}}}));
   EXPECT_EQ(trace.header.precision, "fp16");
   for (const Op& op : trace.ops) {

@@ -337,8 +337,8 @@ Trace generate(const GenerateOptions& given) {
   header.sequence_length = options.generation ? options.generation->new_tokens : (length_sum + lengths / 2) / lengths;
   header.precision = to_string(options.precision);
   header.hardware = "modelled: " + options.gpu.name;
-  header.provenance = {MadeBy::generated, options.settings};
-  header.recorded_by = options.command;
+  header.provenance = {MadeBy::generated, options.origin.settings};
+  header.recorded_by = options.origin.command;
   header.stack = to_string(options.stack);
 
   const std::uint64_t ranks = options.data_parallel * options.tensor_parallel * options.pipeline_parallel;

@@ -188,8 +188,11 @@ struct GenerateOptions {
   BytesPerSecond interconnect = 0;  // between ranks, one direction; 0: the GPU's
 
   // For the header: the same options as texts (Provenance::made_with), and as a command (TraceHeader::recorded_by).
-  std::vector<std::pair<std::string, std::string>> settings;
-  std::string command;
+  struct Origin {
+    std::vector<std::pair<std::string, std::string>> settings;
+    std::string command;
+  };
+  Origin origin;
   std::function<void(double share)> progress;  // called now and then, 0 … 1; may be empty
 };
 

@@ -14,9 +14,10 @@
 //     policy that keeps copies going while every op waits is not listened to until one starts.
 // The order of the rules and their tie-breaks: docs/engine.md.
 //
-// This class is the door for inputs and the pump: what starts after each. The parts: where ops come from
-// (program_source.h), the lanes they wait in (op_lanes.h), their life (op_runner.h), copies (mover.h, transfer_table.h,
-// mapped_copies.h), the talk with the policy (policy_session.h) and the figures (ledger.h).
+// This class is the door for inputs and the pump: what starts after each; and it owns the state (engine_state.h): where
+// ops come from (program_source.h), the lanes they wait in (op_lanes.h), copies (transfer_table.h, mapped_copies.h) and
+// the figures (ledger.h). The rules by which it changes: an op's life (op_runner.h), copies (mover.h), room
+// (room_maker.h), the talk with the policy (policy_session.h).
 //
 // Time enters only with an input (a completion or a call), so a log of inputs replayed gives the same decisions.
 // Threading: none; callers serialise. The spec, machine, policy and program must outlive the engine.
@@ -29,18 +30,14 @@
 #include <utility>
 #include <vector>
 
+#include "core/engine/engine_state.h"
 #include "core/engine/event_log.h"
 #include "core/engine/input.h"
-#include "core/engine/ledger.h"
-#include "core/engine/mapped_copies.h"
-#include "core/engine/moment.h"
 #include "core/engine/mover.h"
 #include "core/engine/op_lanes.h"
 #include "core/engine/op_runner.h"
 #include "core/engine/policy_session.h"
 #include "core/engine/program_source.h"
-#include "core/engine/tensor_lives.h"
-#include "core/engine/transfer_table.h"
 #include "core/error.h"
 #include "core/machine.h"
 #include "core/metrics.h"
@@ -72,13 +69,13 @@ class Engine {
   // Starts what can be started after all; false if there is nothing of that kind.
   bool stand_still();
   // An op waits for memory.
-  bool waiting() const { return lanes_.waiting(); }
+  bool waiting() const { return state_.lanes.waiting(); }
   [[noreturn]] void throw_out_of_memory();
   void give_up(const OutOfMemory& reason);
   // The driver saw that the state recurred: the iterations from this boundary to the last one are the period.
   void finish_period(std::size_t first_boundary);
   // Iterations done.
-  std::uint64_t iteration() const { return moment_.iteration; }
+  std::uint64_t iteration() const { return state_.moment.iteration; }
   // A hash of what decides what happens next, but for the machine: residency in its order, transfers, lanes, the
   // policy's fingerprint; times relative to `now`. Left out: the order of queues, and priority and purpose of what is
   // in them.
@@ -107,10 +104,12 @@ class Engine {
   }
   // The program had nothing to do on the GPU's lane since then: it waited for tasks of the CPU's.
   void waited_for_tasks(Nanoseconds since, Nanoseconds now) {
-    enter(now, input::WaitedForTasks{std::max(now, moment_.now) - since});
+    enter(now, input::WaitedForTasks{std::max(now, state_.moment.now) - since});
   }
   // Of the lane: tasks that are not done.
-  std::size_t tasks_left(std::uint8_t lane) const { return lanes_[lane].active.size() + program_->pending(lane); }
+  std::size_t tasks_left(std::uint8_t lane) const {
+    return state_.lanes[lane].active.size() + state_.program->pending(lane);
+  }
   void module_begin(NameId module, Nanoseconds now) { enter(now, input::ModuleBegin{module}); }
   void module_end(NameId module, Nanoseconds now) { enter(now, input::ModuleEnd{module}); }
   void iteration_boundary(Nanoseconds now) { enter(now, input::Boundary{}); }
@@ -118,30 +117,30 @@ class Engine {
   void set_profile(const Program& program, std::vector<TensorId> to_memory, std::vector<TensorId> to_program,
                    Nanoseconds now);
   void set_program_tensor(TensorId memory_tensor, TensorId program_tensor) {
-    enter(moment_.now, input::Match{memory_tensor, program_tensor});
+    enter(state_.moment.now, input::Match{memory_tensor, program_tensor});
   }
   void schedule_deviated(Nanoseconds now) { enter(now, input::Deviated{}); }
-  bool ready() const { return !lanes_[0].waiting; }
+  bool ready() const { return !state_.lanes[0].waiting; }
   bool idle() const { return tasks_left(gpu_lane) + tasks_left(cpu_lane) == 0; }
   // Throws OutOfMemory if an op or a task waits and nothing is under way any more. Call when Machine::wait says so.
-  void check_progress() { enter(moment_.now, input::CheckProgress{}); }
+  void check_progress() { enter(state_.moment.now, input::CheckProgress{}); }
   // Gives up what waits, so that the program can go on after OutOfMemory: an op of the program that waits, alone; else
   // all tasks that have not begun. They are as if never announced; of a running op the tensor that waits for room is
   // none of its own any more (destroy it).
   void abandon(Nanoseconds now) { enter(now, input::Abandon{}); }
   // The running op, which was said to read the tensor only, has written it.
-  void late_write(TensorId tensor) { enter(moment_.now, input::LateWrite{tensor}); }
+  void late_write(TensorId tensor) { enter(state_.moment.now, input::LateWrite{tensor}); }
   // A tensor's role became known.
-  void set_role(TensorId tensor, Role role) { enter(moment_.now, input::SetRole{tensor, role}); }
+  void set_role(TensorId tensor, Role role) { enter(state_.moment.now, input::SetRole{tensor, role}); }
   // The tensor, resident in the GPU tier, stays there until as many calls of `unpin`. `written`: the running op writes
   // it, and so may others until `unpin`; no copy is made of it meanwhile.
-  void pin(TensorId tensor, bool written = false) { enter(moment_.now, input::Pin{tensor, written}); }
-  void unpin(TensorId tensor, bool written = false) { enter(moment_.now, input::Unpin{tensor, written}); }
+  void pin(TensorId tensor, bool written = false) { enter(state_.moment.now, input::Pin{tensor, written}); }
+  void unpin(TensorId tensor, bool written = false) { enter(state_.moment.now, input::Unpin{tensor, written}); }
 
   // ---- Both.
-  const Residency& memory() const { return memory_; }
-  Residency& memory() { return memory_; }
-  const Counters& counters() const { return ledger_.counters(); }
+  const Residency& memory() const { return state_.memory; }
+  Residency& memory() { return state_.memory; }
+  const Counters& counters() const { return state_.ledger.counters(); }
   // The result so far, of an intercepted program; boundaries are those of iteration_boundary.
   RunResult result() const;
 
@@ -150,7 +149,7 @@ class Engine {
   template <typename What>
   void enter(Nanoseconds now, What&& what) {
     advance_time(now);
-    if (options_.log != nullptr) options_.log->inputs.push_back({moment_.now, what});
+    if (options_.log != nullptr) options_.log->inputs.push_back({state_.moment.now, what});
     take(what);
     if constexpr (may_start_something<std::remove_cvref_t<What>>) pump();
     finish_if_done();
@@ -171,7 +170,7 @@ class Engine {
   void take(input::Boundary&);
   void take(input::Profile& profile);
   void take(input::Match& match) { live().match(match.memory_tensor, match.program_tensor); }
-  void take(input::SetRole& set) { memory_.set_role(set.tensor, set.role); }
+  void take(input::SetRole& set) { state_.memory.set_role(set.tensor, set.role); }
   void take(input::Deviated&);
   void take(input::CheckProgress&);
   void take(input::Abandon&);
@@ -181,7 +180,6 @@ class Engine {
 
   LiveProgram& live();
   View first_view() const;
-  Mover::Parts parts();
   void place_initially(TensorId tensor);
   void initialise(TensorId tensor, ChunkId chunk, TierId tier);
   bool start_where_laid_out(TensorId tensor, ChunkId chunk);
@@ -199,18 +197,8 @@ class Engine {
   bool under_way(std::uint64_t ops_given_before) const;
   [[noreturn]] void throw_op_failed(std::uint8_t lane);
 
-  const MachineSpec& spec_;
-  Machine& machine_;
   EngineOptions options_;
-  Layout layout_;
-  Residency memory_;
-  Moment moment_;
-  TensorLives lives_;
-  std::unique_ptr<ProgramSource> program_;
-  TransferTable transfers_;
-  OpLanes lanes_;
-  Ledger ledger_;
-  MappedCopies copies_;
+  EngineState state_;
   PolicySession session_;
   Mover mover_;
   OpRunner runner_;

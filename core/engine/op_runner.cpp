@@ -15,53 +15,53 @@ Device device_of(std::uint8_t lane) { return lane == cpu_lane ? Device::cpu : De
 
 }  // namespace
 
-OpRunner::OpRunner(const Mover::Parts& parts, Mover& mover, const std::array<bool, role_count>& governed)
-    : parts_(parts), mover_(mover), governed_(governed) {}
+OpRunner::OpRunner(EngineState& state, PolicySession& session, Mover& mover,
+                   const std::array<bool, role_count>& governed)
+    : state_(state), session_(session), mover_(mover), governed_(governed) {}
 
 // ---- Issue ----------------------------------------------------------------------------------------------------------
 
 void OpRunner::issue(std::uint8_t index) {
-  OpLane& lane = parts_.lanes[index];
+  OpLane& lane = state_.lanes[index];
   ActiveOp& op = lane.active.back();
-  op.times.issued_ns = parts_.moment.now;
+  op.times.issued_ns = state_.moment.now;
   lane.waiting = true;
   if (index == 0) {
-    if (const auto module = parts_.program.module_of(op.times.op)) enter_module(*module);
+    if (const auto module = state_.program->module_of(op.times.op)) enter_module(*module);
     count_hits(op);
-    if (parts_.transfers.defers()) {
-      for (const TransferId id : parts_.transfers.release(op.times.op)) parts_.transfers.enqueue(id, false);
+    if (state_.transfers.defers()) {
+      for (const TransferId id : state_.transfers.release(op.times.op)) state_.transfers.enqueue(id, false);
     }
   }
-  parts_.lanes.take_holds(op.times.op, op.demand.holds);
+  state_.lanes.take_holds(op.times.op, op.demand.holds);
   {
-    const Because because(parts_.session, {.reason = Reason::demand, .op = op.times.op});
+    const Because because(session_, {.reason = Reason::demand, .op = op.times.op});
     for (const Use& use : op.uses) require(index, op, use);
   }
   op.times.late = op.demand.missing > 0 || !op.demand.holds.empty();
-  parts_.session.emit({.kind = EventKind::op_issued, .device = device_of(index), .op = op.times.op, .uses = op.uses});
+  session_.emit({.kind = EventKind::op_issued, .device = device_of(index), .op = op.times.op, .uses = op.uses});
   take_rooms(index, op);
   try_start(index, op);
 }
 
 void OpRunner::enter_module(NameId module) {
-  OpLane& lane = parts_.lanes[0];
+  OpLane& lane = state_.lanes[0];
   if (lane.module == module) return;
   if (lane.module != 0) {
-    parts_.session.emit({.kind = EventKind::module_end, .op = parts_.moment.position, .module = lane.module});
+    session_.emit({.kind = EventKind::module_end, .op = state_.moment.position, .module = lane.module});
   }
   lane.module = module;
-  if (module != 0)
-    parts_.session.emit({.kind = EventKind::module_begin, .op = parts_.moment.position, .module = module});
+  if (module != 0) session_.emit({.kind = EventKind::module_begin, .op = state_.moment.position, .module = module});
 }
 
 void OpRunner::allocate(TensorId tensor) {
-  OpLane& lane = parts_.lanes[0];
+  OpLane& lane = state_.lanes[0];
   TENCACHE_CHECK(lane.active.size() == 1 && lane.active.front().started && !lane.waiting);
   ActiveOp& op = lane.active.front();
-  parts_.ledger.compute(0, op.times, parts_.moment.now);
+  state_.ledger.compute(0, op.times, state_.moment.now);
   op.own_uses.push_back({tensor, false, true});
   op.uses = op.own_uses;
-  op.times.issued_ns = parts_.moment.now;
+  op.times.issued_ns = state_.moment.now;
   op.times.lateness = {};
   lane.waiting = true;
   require(0, op, op.own_uses.back());
@@ -71,21 +71,21 @@ void OpRunner::allocate(TensorId tensor) {
 }
 
 void OpRunner::require(std::uint8_t lane, ActiveOp& op, const Use& use) {
-  if (use.write) parts_.lives.dead[use.tensor] = 0;
-  const TierId tier = parts_.lanes[lane].tier;
-  for (const ChunkId chunk : parts_.memory.chunks_of(use.tensor)) {
-    parts_.memory.pin(chunk, tier);
+  if (use.write) state_.lives.dead[use.tensor] = 0;
+  const TierId tier = state_.lanes[lane].tier;
+  for (const ChunkId chunk : state_.memory.chunks_of(use.tensor)) {
+    state_.memory.pin(chunk, tier);
     if (use.write) {
       mover_.stop_from(chunk, tier);
-      parts_.memory.add_writer(chunk, tier);
+      state_.memory.add_writer(chunk, tier);
     }
-    const Copy& copy = parts_.memory.copy(chunk, tier);
+    const Copy& copy = state_.memory.copy(chunk, tier);
     if (!copy.valid()) {
       require_missing(tier, op, use, chunk);
       continue;
     }
     if (copy.evicting) mover_.rescue(chunk, tier);
-    if (parts_.layout.use_touches) parts_.memory.touch(chunk, tier);
+    if (state_.layout.use_touches) state_.memory.touch(chunk, tier);
     if (use.write && copy.readers > 0) {
       op.demand.write_waits.push_back(chunk);
       ++op.demand.missing;
@@ -95,9 +95,9 @@ void OpRunner::require(std::uint8_t lane, ActiveOp& op, const Use& use) {
 
 void OpRunner::require_missing(TierId tier, ActiveOp& op, const Use& use, ChunkId chunk) {
   OpDemand& demand = op.demand;
-  const Copy& copy = parts_.memory.copy(chunk, tier);
+  const Copy& copy = state_.memory.copy(chunk, tier);
   ++demand.missing;
-  const TransferId coming = parts_.transfers.find(chunk, tier);
+  const TransferId coming = state_.transfers.find(chunk, tier);
   if (copy.state == CopyState::reserved) {  // on its way: its arrival counts
     if (coming != none) {
       overlap(op, coming);
@@ -105,13 +105,12 @@ void OpRunner::require_missing(TierId tier, ActiveOp& op, const Use& use, ChunkI
     }
     return;
   }
-  parts_.lanes.want_room(tier, demand, parts_.memory.footprint(chunk, tier));
+  state_.lanes.want_room(tier, demand, state_.memory.footprint(chunk, tier));
   // What UVM-like policies never free must be brought back even to be overwritten.
-  const bool refetch = parts_.layout.free_dead == FreeDead::never && parts_.lives.born[use.tensor] != 0;
+  const bool refetch = state_.layout.free_dead == FreeDead::never && state_.lives.born[use.tensor] != 0;
   if (use.read || refetch) {
-    Refusal refusal = Refusal::none;
     if (coming != none) overlap(op, coming);
-    if (!mover_.fetch(chunk, tier, Priority::urgent, none, refusal)) demand.stranded.push_back(chunk);
+    if (mover_.fetch(chunk, tier, Priority::urgent, none) != Refusal::none) demand.stranded.push_back(chunk);
   } else {
     if (coming != none) mover_.withdraw(coming);
     demand.outputs.push_back(chunk);
@@ -121,7 +120,7 @@ void OpRunner::require_missing(TierId tier, ActiveOp& op, const Use& use, ChunkI
 // ---- Room and start -------------------------------------------------------------------------------------------------
 
 bool OpRunner::go_on(std::uint8_t index) {
-  ActiveOp& op = parts_.lanes[index].active.back();
+  ActiveOp& op = state_.lanes[index].active.back();
   take_rooms(index, op);
   return try_start(index, op);
 }
@@ -130,18 +129,17 @@ bool OpRunner::go_on(std::uint8_t index) {
 void OpRunner::take_rooms(std::uint8_t index, ActiveOp& op) {
   OpDemand& demand = op.demand;
   if (!demand.seeks()) return;
-  const Because because(parts_.session, {.reason = Reason::demand, .op = op.times.op});
-  const TierId tier = parts_.lanes[index].tier;
+  const Because because(session_, {.reason = Reason::demand, .op = op.times.op});
+  const TierId tier = state_.lanes[index].tier;
   take_outputs(tier, op);
   std::erase_if(demand.stranded, [&](ChunkId chunk) {
-    Refusal refusal = Refusal::none;
-    if (!mover_.fetch(chunk, tier, Priority::urgent, none, refusal)) return false;
-    const TransferId coming = parts_.transfers.find(chunk, tier);
-    if (coming != none) parts_.transfers[coming].lateness.before = demand.stranded_cause;
+    if (mover_.fetch(chunk, tier, Priority::urgent, none) != Refusal::none) return false;
+    const TransferId coming = state_.transfers.find(chunk, tier);
+    if (coming != none) state_.transfers[coming].lateness.before = demand.stranded_cause;
     return true;
   });
   std::erase_if(demand.write_waits, [&](ChunkId chunk) {
-    if (parts_.memory.copy(chunk, tier).readers > 0) return false;
+    if (state_.memory.copy(chunk, tier).readers > 0) return false;
     const Nanoseconds issued = op.times.issued_ns;
     op.times.lateness = {.asked_ns = issued, .room_ns = issued, .first_hop_ns = issued, .last = StallCause::d2h};
     --demand.missing;
@@ -153,19 +151,19 @@ void OpRunner::take_outputs(TierId tier, ActiveOp& op) {
   OpDemand& demand = op.demand;
   for (; demand.next_output < demand.outputs.size(); ++demand.next_output) {
     const ChunkId chunk = demand.outputs[demand.next_output];
-    if (parts_.memory.copy(chunk, tier).state != CopyState::absent) return;  // its former life is still being copied
-    if (!parts_.copies.take(chunk, tier)) {
-      if (!mover_.make_room(tier, demand.room_needed, false, none, chunk, Priority::urgent)) return;
-      if (!parts_.copies.take(chunk, tier)) return;
+    if (state_.memory.copy(chunk, tier).state != CopyState::absent) return;  // its former life is still being copied
+    if (!state_.copies.take(chunk, tier)) {
+      if (!mover_.rooms().make_room(tier, demand.room_needed, false, none, chunk, Priority::urgent)) return;
+      if (!state_.copies.take(chunk, tier)) return;
     }
-    parts_.lanes.got_room(tier, demand, parts_.memory.footprint(chunk, tier));
-    parts_.memory.commit(chunk, tier);
-    if (op.external && !op.started) parts_.memory.set_unwritten(chunk, tier, true);  // the op may yet be abandoned
-    parts_.session.decide(Decision::Kind::allocate, chunk, no_tier, tier);
-    const StallCause cause = mover_.last_room_cause(tier);
+    state_.lanes.got_room(tier, demand, state_.memory.footprint(chunk, tier));
+    state_.memory.commit(chunk, tier);
+    if (op.external && !op.started) state_.memory.set_unwritten(chunk, tier, true);  // the op may yet be abandoned
+    session_.decide(Decision::Kind::allocate, chunk, no_tier, tier);
+    const StallCause cause = mover_.rooms().last_cause(tier);
     op.times.lateness = {.asked_ns = op.times.issued_ns,
-                         .room_ns = parts_.moment.now,
-                         .first_hop_ns = parts_.moment.now,
+                         .room_ns = state_.moment.now,
+                         .first_hop_ns = state_.moment.now,
                          .room = cause,
                          .last = cause};
     TENCACHE_CHECK(demand.missing > 0);
@@ -174,27 +172,27 @@ void OpRunner::take_outputs(TierId tier, ActiveOp& op) {
 }
 
 bool OpRunner::try_start(std::uint8_t index, ActiveOp& op) {
-  OpLane& lane = parts_.lanes[index];
+  OpLane& lane = state_.lanes[index];
   OpDemand& demand = op.demand;
   if (demand.missing > demand.overlapped) return false;
   if (op.beside && &op != &lane.active.front()) return false;  // those before it may write what it reads
   std::erase_if(demand.holds, [&](const Hold& hold) { return !mover_.on_its_way(hold.tensor, hold.tier); });
-  if (!op.started && !demand.holds.empty() && !parts_.lanes.out_of_patience(parts_.memory.chunk_total())) return false;
-  if (op.started && parts_.layout.overlap_faults) return end_beside_arrivals(index, op);
+  if (!op.started && !demand.holds.empty() && !state_.lanes.out_of_patience(state_.memory.chunk_total())) return false;
+  if (op.started && state_.layout.overlap_faults) return end_beside_arrivals(index, op);
   lane.waiting = demand.missing > 0;  // only overlapped arrivals: it runs, and takes them in as they come
-  op.times.ready_ns = parts_.moment.now;
-  parts_.session.decide(Decision::Kind::start_op, none, no_tier, index);
+  op.times.ready_ns = state_.moment.now;
+  session_.decide(Decision::Kind::start_op, none, no_tier, index);
   if (op.started) {  // an intercepted op that waited for an allocation goes on
-    parts_.ledger.wait(index, op.times, parts_.moment.now);
+    state_.ledger.wait(index, op.times, state_.moment.now);
     return true;
   }
   op.started = true;
-  parts_.lanes.op_started();
-  for (const ChunkId chunk : demand.outputs) parts_.memory.set_unwritten(chunk, lane.tier, false);
-  if (index == 1) parts_.ledger.cpu_starts(op.times.op);
-  parts_.session.emit({.kind = EventKind::op_ready, .device = device_of(index), .op = op.times.op, .uses = op.uses});
+  state_.lanes.op_started();
+  for (const ChunkId chunk : demand.outputs) state_.memory.set_unwritten(chunk, lane.tier, false);
+  if (index == 1) state_.ledger.cpu_starts(op.times.op);
+  session_.emit({.kind = EventKind::op_ready, .device = device_of(index), .op = op.times.op, .uses = op.uses});
   if (op.external) {
-    parts_.ledger.wait(index, op.times, parts_.moment.now);
+    state_.ledger.wait(index, op.times, state_.moment.now);
   } else if (op.beside && demand.missing == 0) {
     go_on_beside(op);
   } else {
@@ -205,17 +203,17 @@ bool OpRunner::try_start(std::uint8_t index, ActiveOp& op) {
 
 // The GPU lane's last op, which has started, leaves it; the next may be issued.
 void OpRunner::go_on_beside(ActiveOp& op) {
-  parts_.ledger.wait(gpu_lane, op.times, parts_.moment.now);
-  parts_.lanes[gpu_lane].active.hand_last_to(parts_.lanes[communication_lane].active);
-  parts_.program.passed(gpu_lane);
+  state_.ledger.wait(gpu_lane, op.times, state_.moment.now);
+  state_.lanes[gpu_lane].active.hand_last_to(state_.lanes[communication_lane].active);
+  state_.program->passed(gpu_lane);
   execute(communication_lane, op);
 }
 
 // `computed` asserts the same when the machine is done.
 void OpRunner::execute(std::uint8_t index, const ActiveOp& op) {
   TENCACHE_CHECK(op.started && !op.external && op.computed_ns < 0);
-  parts_.lanes.op_given_to_machine();
-  parts_.machine.execute({.lane = index,
+  state_.lanes.op_given_to_machine();
+  state_.machine.execute({.lane = index,
                           .op = op.times.op,
                           .idle = false,
                           .duration_ns = op.duration_ns,
@@ -227,8 +225,8 @@ void OpRunner::execute(std::uint8_t index, const ActiveOp& op) {
 
 // Layout::overlap_faults: a prefetch that is on its way when the op is issued arrives beside the op's compute.
 void OpRunner::overlap(ActiveOp& op, TransferId coming) {
-  Transfer& t = parts_.transfers[coming];
-  if (!parts_.layout.overlap_faults || t.purpose != Purpose::fetch || t.overlapped) return;
+  Transfer& t = state_.transfers[coming];
+  if (!state_.layout.overlap_faults || t.purpose != Purpose::fetch || t.overlapped) return;
   t.overlapped = true;
   ++op.demand.overlapped;
 }
@@ -236,7 +234,7 @@ void OpRunner::overlap(ActiveOp& op, TransferId coming) {
 // The op runs, or has run, beside its arrivals. False while one is missing.
 bool OpRunner::end_beside_arrivals(std::uint8_t index, ActiveOp& op) {
   if (op.demand.missing > 0) return false;
-  parts_.lanes[index].waiting = false;
+  state_.lanes[index].waiting = false;
   if (op.computed_ns >= 0) finish(index, op.times.ready_ns, op.computed_ns);
   return true;
 }
@@ -244,8 +242,8 @@ bool OpRunner::end_beside_arrivals(std::uint8_t index, ActiveOp& op) {
 // ---- Done -----------------------------------------------------------------------------------------------------------
 
 void OpRunner::computed(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_ns) {
-  TENCACHE_CHECK(!parts_.lanes[index].active.empty());
-  ActiveOp& op = parts_.lanes[index].active.front();
+  TENCACHE_CHECK(!state_.lanes[index].active.empty());
+  ActiveOp& op = state_.lanes[index].active.front();
   TENCACHE_CHECK(op.started && !op.external && op.computed_ns < 0);
   if (op.demand.missing == 0) {
     finish(index, start_ns, end_ns);
@@ -256,64 +254,64 @@ void OpRunner::computed(std::uint8_t index, Nanoseconds start_ns, Nanoseconds en
 }
 
 void OpRunner::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_ns) {
-  OpLane& lane = parts_.lanes[index];
+  OpLane& lane = state_.lanes[index];
   ActiveOp& op = lane.active.front();
   TENCACHE_CHECK(op.started && op.demand.missing == 0 && op.demand.room_needed == 0);
   if (index == communication_lane) {  // what it waited for counted as the GPU lane's
-    parts_.ledger.gap(index, start_ns, op.times.op);
+    state_.ledger.gap(index, start_ns, op.times.op);
   } else if (!op.external) {
-    parts_.ledger.wait(index, op.times, start_ns);
+    state_.ledger.wait(index, op.times, start_ns);
   }
-  parts_.ledger.compute(index, op.times, end_ns);
+  state_.ledger.compute(index, op.times, end_ns);
   // Until the last overlapped arrival.
-  if (op.computed_ns >= 0) parts_.ledger.stall(index, parts_.moment.now, op.times.lateness.last, op.times.op);
+  if (op.computed_ns >= 0) state_.ledger.stall(index, state_.moment.now, op.times.lateness.last, op.times.op);
   {
-    const Because because(parts_.session, {.reason = Reason::overwritten, .op = op.times.op});
+    const Because because(session_, {.reason = Reason::overwritten, .op = op.times.op});
     for (const Use& use : op.uses) {
       if (use.tensor == none) continue;
       if (use.write) {
         finish_write(lane.tier, use.tensor);
       } else {
-        for (const ChunkId chunk : parts_.memory.chunks_of(use.tensor)) parts_.memory.unpin(chunk, lane.tier);
+        for (const ChunkId chunk : state_.memory.chunks_of(use.tensor)) state_.memory.unpin(chunk, lane.tier);
       }
     }
   }
-  parts_.session.emit({.kind = EventKind::op_done, .device = device_of(index), .op = op.times.op, .uses = op.uses});
+  session_.emit({.kind = EventKind::op_done, .device = device_of(index), .op = op.times.op, .uses = op.uses});
   spent_.clear();
-  if (index != communication_lane) parts_.program.passed(index);
-  parts_.program.done(lane.tier, op.uses, parts_.memory, spent_);
+  if (index != communication_lane) state_.program->passed(index);
+  state_.program->done(lane.tier, op.uses, state_.memory, spent_);
   for (const TensorId tensor : spent_) {
-    if (parts_.layout.free_dead == FreeDead::now) {
+    if (state_.layout.free_dead == FreeDead::now) {
       mover_.kill(tensor);
-    } else if (parts_.layout.free_dead == FreeDead::when_victim) {
-      parts_.lives.dead[tensor] = 1;
+    } else if (state_.layout.free_dead == FreeDead::when_victim) {
+      state_.lives.dead[tensor] = 1;
     }
   }
   lane.active.pop_front();
 }
 
 void OpRunner::finish_write(TierId tier, TensorId tensor) {
-  for (const ChunkId chunk : parts_.memory.chunks_of(tensor)) {
-    parts_.memory.unpin(chunk, tier);
-    parts_.memory.remove_writer(chunk, tier);
-    for (TierId other = 0; other < parts_.memory.tier_count(); ++other) {
+  for (const ChunkId chunk : state_.memory.chunks_of(tensor)) {
+    state_.memory.unpin(chunk, tier);
+    state_.memory.remove_writer(chunk, tier);
+    for (TierId other = 0; other < state_.memory.tier_count(); ++other) {
       if (other != tier) mover_.invalidate(chunk, other);
     }
   }
-  parts_.lives.born[tensor] = 1;
+  state_.lives.born[tensor] = 1;
 }
 
 // ---- What live programs do to their ops -----------------------------------------------------------------------------
 
 void OpRunner::release(TierId tier, const Use& use) {
-  for (const ChunkId chunk : parts_.memory.chunks_of(use.tensor)) {
-    parts_.memory.unpin(chunk, tier);
-    if (use.write) parts_.memory.remove_writer(chunk, tier);
+  for (const ChunkId chunk : state_.memory.chunks_of(use.tensor)) {
+    state_.memory.unpin(chunk, tier);
+    if (use.write) state_.memory.remove_writer(chunk, tier);
   }
 }
 
 void OpRunner::forget(TensorId tensor) {
-  for (OpLane& lane : parts_.lanes) {
+  for (OpLane& lane : state_.lanes) {
     for (ActiveOp& op : lane.active) {
       for (Use& use : op.own_uses) {
         if (use.tensor != tensor) continue;
@@ -326,30 +324,30 @@ void OpRunner::forget(TensorId tensor) {
 }
 
 void OpRunner::late_write(TensorId tensor) {
-  OpLane& lane = parts_.lanes[0];
+  OpLane& lane = state_.lanes[0];
   TENCACHE_CHECK(lane.active.size() == 1 && !lane.waiting);
   for (Use& use : lane.active.front().own_uses) {
     if (use.tensor != tensor || use.write) continue;
     use.write = true;
-    for (const ChunkId chunk : parts_.memory.chunks_of(tensor)) {
+    for (const ChunkId chunk : state_.memory.chunks_of(tensor)) {
       mover_.stop_from(chunk, lane.tier);
-      parts_.memory.add_writer(chunk, lane.tier);
+      state_.memory.add_writer(chunk, lane.tier);
     }
   }
 }
 
 void OpRunner::abandon(std::uint8_t index) {
-  OpLane& lane = parts_.lanes[index];
+  OpLane& lane = state_.lanes[index];
   ActiveOp& op = lane.active.back();
   OpDemand& demand = op.demand;
-  parts_.lanes.got_room(lane.tier, demand, demand.room_needed);
+  state_.lanes.got_room(lane.tier, demand, demand.room_needed);
   // A started op waits for its latest allocation only.
   const std::span<const Use> given_up =
       std::span<const Use>(op.own_uses).subspan(op.started ? op.own_uses.size() - 1 : 0);
   for (const Use& use : given_up) release(lane.tier, use);
   // Room that was given for content which is never written holds nothing.
   for (std::size_t i = 0; i < demand.next_output; ++i) {
-    const TensorId tensor = parts_.memory.tensor_of(demand.outputs[i]);
+    const TensorId tensor = state_.memory.tensor_of(demand.outputs[i]);
     if (std::ranges::any_of(given_up, [tensor](const Use& use) { return use.tensor == tensor; })) {
       mover_.invalidate(demand.outputs[i], lane.tier);
     }
@@ -363,30 +361,30 @@ void OpRunner::abandon(std::uint8_t index) {
   op.uses = op.own_uses;
   TENCACHE_CHECK(demand.stranded.empty());  // an allocation has nothing to fetch
   demand = {};
-  op.times.ready_ns = parts_.moment.now;
-  parts_.ledger.wait(index, op.times, parts_.moment.now);
+  op.times.ready_ns = state_.moment.now;
+  state_.ledger.wait(index, op.times, state_.moment.now);
 }
 
 // ---- Hits -----------------------------------------------------------------------------------------------------------
 
 void OpRunner::count_hits(const ActiveOp& op) {
   for (const Use& use : op.uses) {
-    const auto role = static_cast<std::size_t>(parts_.memory.role(use.tensor));
+    const auto role = static_cast<std::size_t>(state_.memory.role(use.tensor));
     if (!use.read || !governed_[role]) continue;
-    AccessCounters& counters = parts_.ledger.counters().accesses_by_role[role];
+    AccessCounters& counters = state_.ledger.counters().accesses_by_role[role];
     ++counters.accesses;
-    counters.access_bytes += parts_.memory.bytes(use.tensor);
-    if (!parts_.memory.resident(use.tensor, 0)) continue;
+    counters.access_bytes += state_.memory.bytes(use.tensor);
+    if (!state_.memory.resident(use.tensor, 0)) continue;
     ++counters.hits;
-    counters.hit_bytes += parts_.memory.bytes(use.tensor);
+    counters.hit_bytes += state_.memory.bytes(use.tensor);
   }
 }
 
 void OpRunner::count_held() {
-  const std::span<const TensorId> tensors = parts_.program.read_on_gpu();
-  parts_.ledger.counters().tensors += tensors.size();
-  parts_.ledger.counters().tensors_held += static_cast<std::uint64_t>(std::ranges::count_if(
-      tensors, [this](TensorId tensor) { return parts_.memory.resident(tensor, 0) || mover_.on_its_way(tensor, 0); }));
+  const std::span<const TensorId> tensors = state_.program->read_on_gpu();
+  state_.ledger.counters().tensors += tensors.size();
+  state_.ledger.counters().tensors_held += static_cast<std::uint64_t>(std::ranges::count_if(
+      tensors, [this](TensorId tensor) { return state_.memory.resident(tensor, 0) || mover_.on_its_way(tensor, 0); }));
 }
 
 }  // namespace tencache

@@ -8,19 +8,16 @@
 #include <span>
 #include <vector>
 
-#include "core/engine/ledger.h"
+#include "core/engine/engine_state.h"
 #include "core/engine/mover.h"
-#include "core/engine/op_lanes.h"
 #include "core/engine/policy_session.h"
-#include "core/engine/program_source.h"
-#include "core/engine/tensor_lives.h"
 
 namespace tencache {
 
 class OpRunner {
  public:
   // `governed`: by role, the tensors whose accesses are counted. All else must outlive this object.
-  OpRunner(const Mover::Parts& parts, Mover& mover, const std::array<bool, role_count>& governed);
+  OpRunner(EngineState& state, PolicySession& session, Mover& mover, const std::array<bool, role_count>& governed);
 
   // The lane's last op, just added, is the waiting one.
   void issue(std::uint8_t lane);
@@ -55,7 +52,8 @@ class OpRunner {
   void release(TierId tier, const Use& use);
   void count_hits(const ActiveOp& op);
 
-  const Mover::Parts parts_;
+  EngineState& state_;
+  PolicySession& session_;
   Mover& mover_;
   std::array<bool, role_count> governed_;
   std::vector<TensorId> spent_;  // memory for `finish`

@@ -49,7 +49,11 @@ void TransferTable::defer(TransferId id, OpIndex not_before) {
   deferred_.emplace(not_before, id);
 }
 
-void TransferTable::undefer(TransferId id) {
+void TransferTable::take_out(TransferId id) {
+  if (entries_[id].transfer.queued) {
+    dequeue(id);
+    return;
+  }
   const auto [begin, end] = deferred_.equal_range(entries_[id].transfer.not_before);
   const auto found = std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; });
   TENCACHE_CHECK(found != end);

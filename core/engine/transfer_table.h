@@ -80,11 +80,10 @@ class TransferTable {
 
   // ---- Waiting for an op, then for the link of its present hop. A link has a queue for each priority.
   void defer(TransferId id, OpIndex not_before);
-  void undefer(TransferId id);
   bool defers() const { return !deferred_.empty(); }
   std::vector<TransferId> release(OpIndex op);  // those deferred until that op, in order of request; not queued yet
   void enqueue(TransferId id, bool at_front);
-  void dequeue(TransferId id);
+  void take_out(TransferId id);  // of its queue, or of those deferred
   TransferId first_in_queue(LinkId link, Priority priority) const { return links_[link].first[index(priority)]; }
   TransferId next_in_queue(TransferId id) const { return entries_[id].next; }
   bool empty(LinkId link) const { return links_[link].length == 0; }
@@ -130,6 +129,7 @@ class TransferTable {
   static std::size_t index(Priority priority) { return static_cast<std::size_t>(priority); }
   bool hides_latency(LinkId link) const { return links_[link].per_latency > 0 && has_latency_to_hide(link); }
   bool has_latency_to_hide(LinkId link) const;
+  void dequeue(TransferId id);
 
   const MachineSpec& spec_;
   std::vector<Entry> entries_;

@@ -49,11 +49,11 @@ TEST(TransferTableTest, AQueueIsFirstInFirstOutButForItsFront) {
   table.enqueue(c, true);
   EXPECT_THAT(table.queue(Priority::normal), ElementsAre(c, a, b));
   EXPECT_THAT(table.queue(Priority::urgent), ElementsAre(d));
-  table.dequeue(a);
+  table.take_out(a);
   EXPECT_THAT(table.queue(Priority::normal), ElementsAre(c, b));
   EXPECT_EQ(table.link_load()[0], 3U);
   EXPECT_EQ(table.enqueued(), 4U);
-  for (const TransferId id : {b, c, d}) table.dequeue(id);
+  for (const TransferId id : {b, c, d}) table.take_out(id);
   EXPECT_TRUE(table.empty(0));
 }
 
@@ -79,7 +79,7 @@ TEST(TransferTableTest, WhatIsDeferredComesInOrderOfRequest) {
   const TransferId a = table.fetch(0), b = table.fetch(1), c = table.fetch(2), d = table.fetch(3);
   for (const TransferId id : {b, a, c}) table.defer(id, 7);
   table.defer(d, 8);
-  table.undefer(a);
+  table.take_out(a);
   EXPECT_THAT(table.release(7), ElementsAre(b, c));
   EXPECT_THAT(table.release(7), ElementsAre());
   EXPECT_THAT(table.release(8), ElementsAre(d));

@@ -1,0 +1,80 @@
+#include "core/engine/engine_state.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+Layout checked_layout(const MachineSpec& spec, const Machine& machine, Policy& policy, const Program* program) {
+  Layout layout = policy.layout(spec, program);
+  if (layout.allocators.empty()) layout.allocators.resize(spec.tiers.size());
+  if (layout.allocators.size() != spec.tiers.size()) {
+    throw Error("the policy lays out " + std::to_string(layout.allocators.size()) + " tiers, machine '" + spec.name +
+                "' has " + std::to_string(spec.tiers.size()));
+  }
+  for (TierId tier = 0; tier < spec.tiers.size(); ++tier) {
+    if (spec.tiers[tier].allocator == AllocatorKind::exact) continue;
+    if (!machine.pretends()) {
+      throw Error("machine '" + spec.name + "': tier '" + spec.tiers[tier].name + "' has the allocator '" +
+                  std::string(to_string(spec.tiers[tier].allocator)) +
+                  "', which is for simulations: on hardware memory is mapped page by page; leave the key out");
+    }
+    if (layout.allocators[tier].kind == AllocatorKind::exact) layout.allocators[tier].kind = spec.tiers[tier].allocator;
+  }
+  if (layout.overlap_faults && (program == nullptr || !machine.pretends() || spec.issue_ahead != 1)) {
+    throw Error("machine '" + spec.name +
+                "': overlap_faults lets an op run before its data is there, which only a simulation that issues one op "
+                "at a time can do; leave the option off");
+  }
+  return layout;
+}
+
+std::unique_ptr<ProgramSource> source_of(const Program* program, const MachineSpec& spec, const Machine& machine,
+                                         const Policy& policy, const Layout& layout) {
+  if (program == nullptr) return std::make_unique<LiveProgram>();
+  return std::make_unique<OwnedProgram>(*program, spec, policy.requirements().governed, layout, machine.pretends());
+}
+
+Route route_of(const MachineSpec& spec, TierId from, TierId to) {
+  Route route;
+  for (const LinkId link : spec.path_between(from, to)) {
+    const BytesPerSecond bandwidth = spec.links[link].bandwidth;
+    route.bandwidth = route.hops == 0 ? bandwidth : std::min(route.bandwidth, bandwidth);
+    route.links[route.hops++] = link;
+  }
+  return route;
+}
+
+}  // namespace
+
+EngineState::EngineState(const MachineSpec& spec_of_machine, Machine& machine_below, Policy& policy,
+                         const Program* owned, Timeline* timeline)
+    : spec(spec_of_machine),
+      machine(machine_below),
+      layout(checked_layout(spec, machine, policy, owned)),
+      memory(spec, layout.allocators, layout.chunk_bytes, layout.unlimited_gpu),
+      program(source_of(owned, spec, machine, policy, layout)),
+      transfers(spec),
+      lanes(spec),
+      ledger(moment, timeline, owned == nullptr),
+      copies(spec, machine, memory, *program, moment, timeline) {
+  for (TierId from = 0; from < spec.tiers.size(); ++from) {
+    for (TierId to = 0; to < spec.tiers.size(); ++to) routes[from][to] = route_of(spec, from, to);
+  }
+  for (std::uint8_t lane = 0; lane < lane_count; ++lane) lanes[lane].used = program->uses(lane);
+  if (owned == nullptr) return;
+  ledger.follow(owned);
+  memory.reserve(owned->trace.tensors);
+  lives.reserve(owned->trace.tensors.size());
+  for (const Tensor& tensor : owned->trace.tensors) {
+    // A machine that moves real bytes moves them as they are.
+    const Bytes stored = machine.pretends() ? tensor.stored_bytes : 0;
+    lives.begin(memory.add_tensor(tensor.bytes, tensor.role, tensor.persistent, stored));
+  }
+  transfers.follow(memory.chunk_total());
+}
+
+}  // namespace tencache

@@ -1,0 +1,47 @@
+// Makes room in a tier by the engine's rules: which copies are given up for one that arrives, which are sent away.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/engine/engine_state.h"
+#include "core/engine/policy_session.h"
+
+namespace tencache {
+
+class RoomMaker {
+ public:
+  // Drops the copy, or sends it to a tier below; none: so it is.
+  using Evict = std::function<Refusal(ChunkId chunk, TierId from, Priority priority)>;
+  // State and session must outlive this object.
+  RoomMaker(EngineState& state, PolicySession& session, Evict evict);
+
+  // Takes the chunk's room in a slower tier, if it has to from copies that the GPU holds too.
+  bool reserve(ChunkId chunk, TierId tier);
+  // Starts enough evictions that `bytes` will be free: asks the policy, then, for an op, takes the coldest. `first` is
+  // the chunk that found no room. At most once an input, a tier and a purpose. False if nothing has changed.
+  bool make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, Priority priority);
+
+  // The link over which the last room that became free in the tier was left.
+  StallCause last_cause(TierId tier) const { return last_cause_[tier]; }
+  void left(TierId tier, StallCause cause) { last_cause_[tier] = cause; }
+
+ private:
+  bool reclaimable(ChunkId chunk, TierId tier) const;
+  void reclaim(TierId tier, Bytes bytes);
+  bool reclaims(TierId tier) const;  // at least one copy
+  bool could_go_anywhere(ChunkId chunk, TierId tier) const;
+  Bytes most_below(TierId tier) const;
+
+  EngineState& state_;
+  PolicySession& session_;
+  Evict evict_;
+  bool stores_as_is_ = true;  // no tensor has another format in the tiers below the GPU's
+  std::array<std::array<std::uint64_t, 2>, max_tiers> asked_{};  // the input (Moment) in which room was last asked for
+  std::array<StallCause, max_tiers> last_cause_{};
+  std::vector<ChunkId> victims_;  // memory for make_room, which an action may lead to again
+};
+
+}  // namespace tencache

@@ -1,6 +1,8 @@
 #include "traces/import/pytorch/json_elements.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "core/error.h"
 
@@ -9,6 +11,24 @@ namespace {
 
 constexpr std::size_t largest_kept_value = std::size_t{64} << 10;
 constexpr std::size_t most_kept_values = 256;
+
+// A set of bytes that mean something; all others are passed over in a loop of three instructions a byte.
+class Stops {
+ public:
+  constexpr explicit Stops(std::string_view bytes) {
+    for (const char c : bytes) is_[static_cast<unsigned char>(c)] = true;
+  }
+  // Where the first of them stands, from `position` on, or the end of the text.
+  std::size_t next(std::string_view text, std::size_t position) const {
+    while (position < text.size() && !is_[static_cast<unsigned char>(text[position])]) ++position;
+    return position;
+  }
+
+ private:
+  std::array<bool, 256> is_{};
+};
+constexpr Stops in_strings{"\"\\\n"};
+constexpr Stops in_containers{"\"{}[]\n"};
 
 bool is_space(int c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
@@ -75,6 +95,10 @@ void JsonElements::take_value(bool keep) {
     const std::size_t begin = position_;
     bool takes_last = true;  // the character that ends the value is its own
     for (; position_ < window_.size() && !ended; ++position_) {
+      if (in_string ? !escaped : depth > 0) {  // nearly all bytes of a file are passed over here
+        position_ = (in_string ? in_strings : in_containers).next(window_, position_);
+        if (position_ == window_.size()) break;
+      }
       const char c = window_[position_];
       if (in_string) {
         if (escaped) {

@@ -1,4 +1,4 @@
-// The questions that have a study, each with its options, in answers/questions/<name>.cpp. A new one is a line here: the
+// The questions that have a study, each with its options, in answers/questions/NAME.cpp. A new one is a line here: the
 // command line, Python, `reproduce` and the schemas know it then.
 #pragma once
 

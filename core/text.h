@@ -9,7 +9,7 @@
 namespace tencache {
 
 // Text of others, such as a name in a trace, as part of a line: what a terminal would obey (control characters, the end
-// of a line among them, and those that turn the direction of writing) and what is no UTF-8 become \xNN or \u{NNNN}.
+// of a line among them, and those that turn the direction of writing) and what is no UTF-8 become `\xNN` or `\u{NNNN}`.
 std::string printable(std::string_view text);
 // The same line by line: newlines and tabs stay.
 std::string printable_lines(std::string_view text);

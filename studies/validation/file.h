@@ -82,7 +82,7 @@ enum class RowKind : std::uint8_t {
 
 // Recorded kernels of a chip, and the median error that the kernel model may have on them.
 struct KernelGroup {
-  std::string chip;  // whose table: configs/kernels/<chip>.csv
+  std::string chip;  // whose table: configs/kernels/CHIP.csv
   std::string gpu;   // of configs/gpus.yaml
   KernelKind kind = KernelKind::unknown;
   std::uint64_t head_dimension = 0;  // of attention

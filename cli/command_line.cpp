@@ -6,8 +6,8 @@
 #include <new>
 #include <sstream>
 
+#include "answers/embedding.h"
 #include "cli/console.h"
-#include "cli/embedding.h"
 
 namespace tencache {
 namespace {
@@ -107,8 +107,6 @@ int report(const std::string& message, ExitCode code) {
   return static_cast<int>(code);
 }
 
-thread_local Embedding* embedding_of_thread = nullptr;
-
 std::vector<void (*)(CLI::App& app, Command& chosen)>& offered() {
   static std::vector<void (*)(CLI::App & app, Command & chosen)> commands;
   return commands;
@@ -137,6 +135,8 @@ ExitCode run(int argc, const char* const* argv) {
   return chosen();
 }
 
+const bool embedded = (set_embedded_command_line(run), true);
+
 }  // namespace
 
 int run_command_line(int argc, const char* const* argv) {
@@ -153,20 +153,5 @@ int run_command_line(int argc, const char* const* argv) {
   }
 }
 
-ExitCode run_embedded(const std::vector<std::string>& words, Embedding& embedding) {
-  std::vector<const char*> arguments{"tencache"};
-  for (const std::string& word : words) arguments.push_back(word.c_str());
-  struct Restore {
-    Embedding* before = embedding_of_thread;
-    ~Restore() { embedding_of_thread = before; }
-  } const restore;
-  embedding_of_thread = &embedding;
-  const RemarkSink sink(embedding.remarks);
-  return run(static_cast<int>(arguments.size()), arguments.data());
-}
-
 void offer_command(void (*add)(CLI::App& app, Command& chosen)) { offered().push_back(add); }
-
-Embedding* current_embedding() { return embedding_of_thread; }
-
 }  // namespace tencache

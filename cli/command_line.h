@@ -38,4 +38,7 @@ void add_completion_command(CLI::App& app, Command& chosen);
 void add_listing_commands(CLI::App& app, Command& chosen);
 void add_validate_command(CLI::App& app, Command& chosen);
 
+// One more command, of a library that this one does not know; before the first is run.
+void offer_command(void (*add)(CLI::App& app, Command& chosen));
+
 }  // namespace tencache

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string>
 
-#include "cli/embedding.h"
+#include "answers/embedding.h"
 #include "core/error.h"
 
 namespace tencache {

@@ -2,8 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "answers/embedding.h"
 #include "cli/console.h"
-#include "cli/embedding.h"
 
 namespace tencache {
 namespace {

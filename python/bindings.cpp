@@ -5,8 +5,8 @@
 #include <thread>
 #include <utility>
 
+#include "answers/embedding.h"
 #include "answers/questions.h"
-#include "cli/embedding.h"
 #include "configs/generate_settings.h"
 #include "configs/shipped_files.h"
 #include "core/error.h"
@@ -103,7 +103,7 @@ py::tuple ask(const std::string& name, const QuestionSettings& settings, const P
 }
 
 py::tuple run(const std::vector<std::string>& words, const PythonTraces& traces) {
-  Embedding embedding{.traces = given(traces), .output = {}, .remarks = {}};
+  Embedding embedding{.traces = given(traces)};
   {
     const py::gil_scoped_release others_may_run;
     run_embedded(words, embedding);

@@ -8,7 +8,6 @@
 #include "answers/fit.h"
 #include "answers/measured.h"
 #include "answers/tune.h"
-#include "cli/embedding.h"
 #include "core/error.h"
 #include "gui/model/results.h"
 #include "gui/report/html.h"

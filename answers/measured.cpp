@@ -173,16 +173,16 @@ Document document_of(const ReplayedAnswer& answer) {
   return document;
 }
 
-StepTimes step_times(std::vector<double> step_seconds) {
-  StepTimes times{std::move(step_seconds)};
-  const std::vector<double>& steps = times.step_seconds;
-  if (steps.empty()) return times;
+StepFigures step_figures(std::vector<double> step_seconds, double evictions_per_step) {
+  StepFigures figures{.step_seconds = std::move(step_seconds), .evictions_per_step = evictions_per_step};
+  const std::vector<double>& steps = figures.step_seconds;
+  if (steps.empty()) return figures;
   std::vector<double> sorted(steps.begin() + (steps.size() > first_named_step ? first_named_step : 0), steps.end());
-  times.mean_step_seconds = std::accumulate(sorted.begin(), sorted.end(), 0.0) / static_cast<double>(sorted.size());
+  figures.mean_step_seconds = std::accumulate(sorted.begin(), sorted.end(), 0.0) / static_cast<double>(sorted.size());
   std::ranges::sort(sorted);
   const std::size_t middle = sorted.size() / 2;
-  times.median_step_seconds = sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-  return times;
+  figures.median_step_seconds = sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  return figures;
 }
 
 LiveAnswer live_answer(const Workload& workload, const Outcome& outcome, ProgramFigures figures,
@@ -191,10 +191,9 @@ LiveAnswer live_answer(const Workload& workload, const Outcome& outcome, Program
   LiveAnswer answer;
   static_cast<ResultAnswer&>(answer) = result_answer(workload, outcome, references);
   answer.measured = true;
-  answer.training = step_times(figures.step_seconds);
-  answer.memory = {figures.peak_bytes, figures.largest_op, figures.largest_op_bytes,
-                   static_cast<double>(outcome.result.window.evictions) / static_cast<double>(outcome.result.period),
-                   figures.deviations};
+  const RunResult& result = outcome.result;
+  answer.training = step_figures(figures.step_seconds,
+                                 static_cast<double>(result.window.evictions) / static_cast<double>(result.period));
   if (prediction != nullptr) {
     std::optional<double> seconds;
     if (figures.step_seconds.size() > first_named_step) seconds = answer.training.median_step_seconds;
@@ -209,19 +208,17 @@ LiveAnswer live_answer(const Workload& workload, const Outcome& outcome, Program
 
 Document document_of(const LiveAnswer& answer) {
   Document document = measured_document("run python", answer);
-  const StepTimes& steps = answer.training;
-  const LiveMemory& memory = answer.memory;
+  const StepFigures& steps = answer.training;
+  const ProgramFigures& live = answer.live;
   const std::size_t count = steps.step_seconds.size();
   const std::string times =
       fmt::format("step time: median {}, mean {}{}\n", format_seconds(steps.median_step_seconds),
                   format_seconds(steps.mean_step_seconds), count > 2 ? fmt::format(" (steps 3 to {})", count) : "");
-  std::string facts =
-      fmt::format("  evictions      {:.1f} a step\n  needs          {} at once; the largest op, {}, {}\n",
-                  memory.evictions_per_step, format_bytes(memory.peak_live_bytes), memory.largest_op,
-                  format_bytes(memory.largest_op_bytes));
-  if (memory.schedule_deviations != 0) {
-    facts += fmt::format("  left the recorded schedule {} times, first in {}\n", memory.schedule_deviations,
-                         answer.live.first_deviation);
+  std::string facts = fmt::format(
+      "  evictions      {:.1f} a step\n  needs          {} at once; the largest op, {}, {}\n", steps.evictions_per_step,
+      format_bytes(live.peak_bytes), live.largest_op, format_bytes(live.largest_op_bytes));
+  if (live.deviations != 0) {
+    facts += fmt::format("  left the recorded schedule {} times, first in {}\n", live.deviations, live.first_deviation);
   }
   document.add_text("\n" + times + "\n" + answer.text + facts);
   document.add_paragraph(times);

@@ -75,27 +75,19 @@ Document document_of(const ReplayedAnswer& answer);
 
 // The median and the mean are of the steps from the third on (of all, if there are no more than two): those that ran
 // under the policy with the schedule known. 0 without steps.
-struct StepTimes {
+struct StepFigures {
   std::vector<double> step_seconds;
   double median_step_seconds = 0, mean_step_seconds = 0;
-};
-TENCACHE_ANSWER(StepTimes, step_seconds, median_step_seconds, mean_step_seconds)
-StepTimes step_times(std::vector<double> step_seconds);
-
-struct LiveMemory {
-  Bytes peak_live_bytes = 0;  // of all storages at once: what 100 % of the memory is
-  std::string largest_op;
-  Bytes largest_op_bytes = 0;  // the least GPU memory
   double evictions_per_step = 0;
-  std::uint64_t schedule_deviations = 0;
 };
-TENCACHE_ANSWER(LiveMemory, peak_live_bytes, largest_op, largest_op_bytes, evictions_per_step, schedule_deviations)
+TENCACHE_ANSWER(StepFigures, step_seconds, median_step_seconds, mean_step_seconds, evictions_per_step)
+StepFigures step_figures(std::vector<double> step_seconds, double evictions_per_step);
 
 // What the runtime counts, from the first step on.
 struct RuntimeFigures {
   Named<Bytes> link_bytes;
-  Bytes peak_bytes = 0, live_bytes = 0;  // of all storages at once, at most and now
-  Bytes gpu_memory_bytes = 0, largest_op_bytes = 0;
+  Bytes peak_bytes = 0, live_bytes = 0;  // of all storages at once, at most (what 100 % of the memory is) and now
+  Bytes gpu_memory_bytes = 0, largest_op_bytes = 0;  // the latter is the least GPU memory
   std::string largest_op;
   std::uint64_t faults = 0;  // touches of code that is no op
   std::uint64_t evictions = 0, deviations = 0;
@@ -126,13 +118,12 @@ BOOST_DESCRIBE_STRUCT(ProgramFigures, (RuntimeFigures),
                        optimizers_left, adopted_bytes, bytes_left_in_files, unadopted_bytes, step_seconds))
 
 struct LiveAnswer : ResultAnswer {
-  StepTimes training;
-  LiveMemory memory;
+  StepFigures training;
   ProgramFigures live;
 
   std::string text;  // the result for a terminal, known only while the command runs
 };
-BOOST_DESCRIBE_STRUCT(LiveAnswer, (ResultAnswer), (training, memory, live))
+BOOST_DESCRIBE_STRUCT(LiveAnswer, (ResultAnswer), (training, live))
 
 // The workload's trace is the recorded step, without ops where there is none; the outcome's window the steps from the
 // third on. `prediction` may be null.

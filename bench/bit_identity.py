@@ -113,7 +113,7 @@ def main():
                         verdict = "same bits" if result == plain else "DIFFERS"
                         if answer["live"]["deviations"]:
                             verdict += f", left the schedule {answer['live']['deviations']} times"
-                        evictions = f"{answer['memory']['evictions_per_step']:.0f}"
+                        evictions = f"{answer['training']['evictions_per_step']:.0f}"
                         most = " / ".join(mib(answer["peak_bytes"][tier]) for tier in ("gpu", "cpu", "nvme"))
                     failed += not verdict.startswith("same bits")
                     print(f"| {policy} | {mib(gpu)} | {cpu[:-3]} {cpu[-3:]} | {evictions} | {most} | {verdict} |",

@@ -13,8 +13,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST(Measured, StepsCountFromTheThirdOn) {
-  EXPECT_EQ(step_times({}).median_step_seconds, 0);
-  EXPECT_DOUBLE_EQ(step_times({9, 5}).median_step_seconds, 7) << "no others: all count";
+  EXPECT_EQ(step_figures({}, 0).median_step_seconds, 0);
+  EXPECT_DOUBLE_EQ(step_figures({9, 5}, 0).median_step_seconds, 7) << "no others: all count";
   const StepTimes odd = step_times({9, 8, 3, 1, 2});
   EXPECT_DOUBLE_EQ(odd.median_step_seconds, 2);
   EXPECT_DOUBLE_EQ(odd.mean_step_seconds, 2);
@@ -43,7 +43,7 @@ TEST(Measured, FiguresStandSideBySide) {
   EXPECT_DOUBLE_EQ(compared.iteration_seconds.error.value(), -0.25);
   EXPECT_DOUBLE_EQ(compared.time_seconds.compute.error.value(), 0);
   EXPECT_FALSE(compared.time_seconds.gaps.error) << "nothing was measured";
-  EXPECT_EQ(compared.stall_seconds.size(), stall_cause_count);
+  EXPECT_EQ(compared.stall_seconds.size(), all_causes.size());
   EXPECT_EQ(compared.stall_seconds[0].first, "h2d");
   EXPECT_EQ(compared.stall_seconds[0].second.predicted, 2);
   EXPECT_EQ(compared.stall_seconds[0].second.measured, 0);
@@ -108,7 +108,7 @@ TEST(Measured, ALiveRunIsComparedByItsMedianStep) {
   prediction.sha256 = "abc";
   const LiveAnswer run = live_run({9, 8, 2, 2, 2}, &prediction);
   EXPECT_EQ(run.measured, true);
-  EXPECT_EQ(run.memory.evictions_per_step, 2);
+  EXPECT_EQ(run.training.evictions_per_step, 2);
   EXPECT_EQ(run.prediction->measured_seconds, 2);
   EXPECT_DOUBLE_EQ(run.prediction->error.value(), 0.5);
   EXPECT_EQ(run.manifest.run.iterations, 5u);

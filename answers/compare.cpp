@@ -118,7 +118,7 @@ Cell alike(Cell cell) {
 Cell waits_cell(const ResultAnswer& result) {
   if (is_bound(result)) return result.bound_term;
   const StallSeconds stalls = result.stall_seconds.value_or(StallSeconds());
-  const StallCause worst = *std::ranges::max_element(all_causes, {}, [&](StallCause cause) { return stalls[cause]; });
+  const StallCause worst = largest_of(stalls);
   if (!(stalls[worst] > 0) || !(seconds_of(result) > 0)) return "";
   const std::string share = fmt::format(" {:.0f} %", 100 * stalls[worst] / seconds_of(result));
   return text_cell(std::string(to_string(worst)) + share, label_of(worst) + share);

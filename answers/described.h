@@ -2,9 +2,10 @@
 // its JSON, the reading of that JSON and its schema.
 //
 // A member's name is its key, and its unit stands at the end of it (`iteration_seconds`, `peak_bytes`). Types: bool,
-// whole numbers, double (null where it is not finite), std::string, TextOrNull, ObjectText, described enums (by name),
-// std::optional (null where empty), Absent (no key where empty), std::vector, std::pair (a list of two), Named (an
-// object whose keys are names of tiers, links, …), Json (anything), described structs.
+// whole numbers, double (null where it is not finite), std::string, TextOrNull, ObjectText, enums that have names
+// (core/enum_names.h) or are described, by name, std::optional (null where empty), Absent (no key where empty),
+// std::vector, std::pair (a list of two), Named (an object whose keys are names of tiers, links, …), EnumMap (an object
+// with a key for each value), Json (anything), described structs.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "answers/json.h"
+#include "core/enum_map.h"
 #include "core/error.h"
 #include "core/text.h"
 
@@ -58,11 +60,12 @@ auto& bare_member(T& value) {
 }
 
 template <typename T>
-concept Enum = boost::describe::has_describe_enumerators<T>::value;
+concept Enum = NamedEnum<T> || boost::describe::has_describe_enumerators<T>::value;
 
 template <typename T>
 struct Kind {
-  static constexpr bool is_optional = false, is_absent = false, is_list = false, is_named = false, is_pair = false;
+  static constexpr bool is_optional = false, is_absent = false, is_list = false, is_named = false, is_pair = false,
+                        is_enum_map = false;
 };
 template <typename T>
 struct Kind<std::optional<T>> : Kind<void> {
@@ -84,6 +87,12 @@ template <typename T>
 struct Kind<std::vector<std::pair<std::string, T>>> : Kind<void> {
   static constexpr bool is_named = true;
 };
+template <typename Key, typename T>
+struct Kind<EnumMap<Key, T>> : Kind<void> {
+  static constexpr bool is_enum_map = true;
+  using Enum = Key;
+  using Value = T;
+};
 
 // Keys that C++ keeps for itself, such as `default`, are members with `_` behind them.
 inline std::string key_of(std::string_view member) {
@@ -98,7 +107,14 @@ inline std::string key_of(std::string_view member) {
 // f(value, name) of each value of the enum.
 template <Enum T, typename F>
 void for_each_value(F f) {
-  boost::mp11::mp_for_each<boost::describe::describe_enumerators<T>>([&](auto one) { f(one.value, one.name); });
+  if constexpr (NamedEnum<T>) {
+    for (std::size_t i = first_to_name<T>; i < enum_texts<T>.size(); ++i) {
+      f(static_cast<T>(i), std::string(enum_texts<T>[i]));
+    }
+  } else {
+    boost::mp11::mp_for_each<boost::describe::describe_enumerators<T>>(
+        [&](auto one) { f(one.value, std::string(one.name)); });
+  }
 }
 
 }  // namespace described
@@ -106,7 +122,7 @@ void for_each_value(F f) {
 template <described::Enum T>
 std::string name_of(T value) {
   std::string found;
-  described::for_each_value<T>([&](T one, const char* name) {
+  described::for_each_value<T>([&](T one, const std::string& name) {
     if (one == value) found = name;
   });
   return found;
@@ -114,7 +130,7 @@ std::string name_of(T value) {
 template <described::Enum T>
 std::optional<T> value_named(std::string_view wanted) {
   std::optional<T> found;
-  described::for_each_value<T>([&](T one, const char* name) {
+  described::for_each_value<T>([&](T one, const std::string& name) {
     if (name == wanted) found = one;
   });
   return found;
@@ -140,6 +156,11 @@ Json to_json_of(const T& value) {
   } else if constexpr (Kind::is_named) {
     Json object = Json::object();
     for (const auto& [name, member] : value) object[name] = to_json_of(member);
+    return object;
+  } else if constexpr (Kind::is_enum_map) {
+    Json object = Json::object();
+    described::for_each_value<typename Kind::Enum>(
+        [&](auto key, const std::string& name) { object[name] = to_json_of(value[key]); });
     return object;
   } else if constexpr (Kind::is_list) {
     Json list = Json::array();
@@ -207,6 +228,11 @@ void read_answer(const Json& json, T& value, const std::string& path = "") {
     for (const auto& [name, member] : json.items()) {
       read_answer(member, value.emplace_back(name, typename T::value_type::second_type{}).second, path + "." + name);
     }
+  } else if constexpr (Kind::is_enum_map) {
+    if (!json.is_object()) described::refuse(path, "object");
+    described::for_each_value<typename Kind::Enum>([&](auto key, const std::string& name) {
+      if (json.contains(name)) read_answer(json[name], value[key], path + "." + name);
+    });
   } else if constexpr (Kind::is_list) {
     if (!json.is_array()) described::refuse(path, "list");
     value.clear();
@@ -244,7 +270,7 @@ Json schema_of() {
     return {{"type", "string"}};
   } else if constexpr (described::Enum<T>) {
     Json names = Json::array();
-    described::for_each_value<T>([&](T, const char* name) { names.push_back(name); });
+    described::for_each_value<T>([&](T, const std::string& name) { names.push_back(name); });
     return {{"enum", names}};
   } else if constexpr (std::same_as<T, TextOrNull>) {
     return {{"type", {"string", "null"}}};
@@ -266,6 +292,13 @@ Json schema_of() {
     return {{"type", "object"}, {"additionalProperties", schema_of<typename T::value_type::second_type>()}};
   } else if constexpr (Kind::is_list) {
     return {{"type", "array"}, {"items", schema_of<typename T::value_type>()}};
+  } else if constexpr (Kind::is_enum_map) {
+    Json properties = Json::object(), required = Json::array();
+    described::for_each_value<typename Kind::Enum>([&](auto, const std::string& name) {
+      properties[name] = schema_of<typename Kind::Value>();
+      required.push_back(name);
+    });
+    return {{"type", "object"}, {"required", required}, {"additionalProperties", false}, {"properties", properties}};
   } else if constexpr (described::Bare<T>) {
     return schema_of<described::BareMember<T>>();
   } else {

@@ -14,8 +14,6 @@
 
 namespace tencache {
 
-BOOST_DESCRIBE_ENUM(StallCause, h2d, d2h, nvme_read, nvme_write, cpu_optimizer, memory, collective, cpu_compute)
-TENCACHE_ANSWER(StallSeconds, h2d, d2h, nvme_read, nvme_write, cpu_optimizer, memory, collective, cpu_compute)
 TENCACHE_ANSWER(TimeParts, fits, reason, iteration_seconds, compute_seconds, gap_seconds, stall_seconds)
 // Only the first three where it does not fit.
 bool has_member(const TimeParts& parts, std::string_view name);

@@ -67,28 +67,6 @@ FigureUnit unit_of_metric(std::string_view metric, bool ratio) {
   return metric.starts_with("hit_rate") ? FigureUnit::share : FigureUnit::seconds;
 }
 
-const char* label_of(StallCause cause) {
-  switch (cause) {
-    case StallCause::h2d:
-      return "copies to GPU";
-    case StallCause::d2h:
-      return "copies from GPU";
-    case StallCause::nvme_read:
-      return "storage reads";
-    case StallCause::nvme_write:
-      return "storage writes";
-    case StallCause::cpu_optimizer:
-      return "CPU optimizer";
-    case StallCause::memory:
-      return "room in memory";
-    case StallCause::collective:
-      return "other ranks";
-    case StallCause::cpu_compute:
-      return "CPU compute";
-  }
-  return "";
-}
-
 const char* label_of(Phase phase) {
   static const char* const labels[] = {"forward", "loss", "backward", "optimizer", "prefill", "decode"};
   static_assert(std::size(labels) == phase_count);

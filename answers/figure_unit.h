@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 
-#include "core/timeline.h"
 #include "core/trace.h"
 #include "core/units.h"
 
@@ -38,7 +37,6 @@ std::string words_of(FigureUnit unit);
 // Of the metric of a published figure ("seconds", "hit_rate.bytes", "bytes.h2d"); `ratio`: of two of them.
 FigureUnit unit_of_metric(std::string_view metric, bool ratio);
 
-const char* label_of(StallCause cause);  // "copies to GPU"
 const char* label_of(Phase phase);
 const char* label_of(Role role);
 

@@ -1,6 +1,5 @@
 #include "answers/live_run.h"
 
-#include <numeric>
 #include <utility>
 
 #include "core/check.h"
@@ -131,8 +130,7 @@ RuntimeFigures LiveRun::figures() {
   figures.first_deviation = followed.first_deviation;
   figures.ops = now.ops;
   figures.ops_on_schedule = now.ops_on_schedule;
-  const auto& stalls = now.counters.stall_ns;
-  figures.stall_seconds = to_seconds(std::accumulate(stalls.begin(), stalls.end(), Nanoseconds{0}));
+  figures.stall_seconds = to_seconds(sum_of(now.counters.stall_ns));
   return figures;
 }
 

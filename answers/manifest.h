@@ -13,8 +13,6 @@
 
 namespace tencache {
 
-BOOST_DESCRIBE_ENUM(MadeBy, generated, recorded, imported)
-
 // What was asked for, as text: the trace, the machine and the run. Absent members are not in the JSON unless given.
 struct ManifestQuestion {
   std::string trace;

@@ -39,14 +39,6 @@ std::string price_text(const Workload& workload) {
   return fmt::format(" at {:.4g} $/h{}", price.value, price.retrieved.empty() ? "" : " of " + price.retrieved);
 }
 
-StallSeconds stalls_of(const RunResult& result) {
-  StallSeconds stalls;
-  for (const StallCause cause : all_causes) {
-    stalls[cause] = per_iteration_seconds(result, result.window.stall_ns[static_cast<std::size_t>(cause)]);
-  }
-  return stalls;
-}
-
 Named<double> phases_of(const RunResult& result) {
   const auto seconds = [&](Phase phase) {
     return per_iteration_seconds(result, result.window.phase_ns[static_cast<std::size_t>(phase)]);
@@ -59,15 +51,6 @@ Named<double> phases_of(const RunResult& result) {
     phases.emplace_back(to_string(of_inference), seconds(of_inference));
   }
   return phases;
-}
-
-Attribution attribution_of(const RunResult& result) {
-  const Counters& window = result.window;
-  Attribution attribution{result.period, window.time_ns, window.compute_ns, window.gap_ns, {}};
-  for (const StallCause cause : all_causes) {
-    attribution.stall_ns.emplace_back(to_string(cause), window.stall_ns[static_cast<std::size_t>(cause)]);
-  }
-  return attribution;
 }
 
 std::optional<double> share(std::uint64_t part, std::uint64_t whole) {
@@ -179,7 +162,9 @@ void add_figures(Answer& answer, const MachineSpec& machine, const RunResult& re
   answer.gap_seconds = per_iteration_seconds(result, result.window.gap_ns);
   answer.stall_seconds = stalls_of(result);
   answer.phase_seconds = phases_of(result);
-  answer.attribution = attribution_of(result);
+  const Counters& window = result.window;
+  answer.attribution.emplace(
+      Attribution{result.period, window.time_ns, window.compute_ns, window.gap_ns, window.stall_ns});
   answer.traffic_bytes = traffic_of(machine, result);
   answer.mean_utilization = utilization_of(machine, result);
 }
@@ -376,10 +361,10 @@ std::string attribution_text(const RunResult& result) {
                                  format_seconds(per_iteration_seconds(result, result.window.compute_ns)),
                                  format_seconds(per_iteration_seconds(result, result.window.gap_ns)));
   std::string stalls;
-  for (std::size_t i = 0; i < stall_cause_count; ++i) {
-    if (result.window.stall_ns[i] == 0) continue;
-    stalls += fmt::format("{}{} {}", stalls.empty() ? "" : ", ", to_string(static_cast<StallCause>(i)),
-                          format_seconds(per_iteration_seconds(result, result.window.stall_ns[i])));
+  for (const StallCause cause : all_causes) {
+    if (result.window.stall_ns[cause] == 0) continue;
+    stalls += fmt::format("{}{} {}", stalls.empty() ? "" : ", ", to_string(cause),
+                          format_seconds(per_iteration_seconds(result, result.window.stall_ns[cause])));
   }
   text += fmt::format("  stalls         {}\n", stalls.empty() ? "none" : stalls);
   if (const std::string wait = cpu_wait_text(result); !wait.empty()) {

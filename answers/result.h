@@ -38,7 +38,7 @@ TENCACHE_ANSWER(CpuWait, computing, transfers)
 struct Attribution {
   std::uint64_t iterations = 0;
   Nanoseconds time_ns = 0, compute_ns = 0, gap_ns = 0;
-  Named<Nanoseconds> stall_ns;  // by cause
+  EnumMap<StallCause, Nanoseconds> stall_ns;
 };
 TENCACHE_ANSWER(Attribution, iterations, time_ns, compute_ns, gap_ns, stall_ns)
 

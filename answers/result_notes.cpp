@@ -17,7 +17,7 @@ std::optional<DeepSpeedMemory> deepspeed_memory_of(const Workload& workload, con
 }  // namespace
 
 CpuWait cpu_wait(const RunResult& result) {
-  const Nanoseconds all = result.window.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)];
+  const Nanoseconds all = result.window.stall_ns[StallCause::cpu_optimizer];
   const Nanoseconds computing = result.window.cpu_wait_compute_ns;
   return {.computing = per_iteration_seconds(result, computing),
           .transfers = per_iteration_seconds(result, all - computing)};

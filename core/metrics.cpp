@@ -39,7 +39,7 @@ Counters operator-(const Counters& end, const Counters& begin) {
   d.communication_ns -= begin.communication_ns;
   d.cpu_wait_compute_ns -= begin.cpu_wait_compute_ns;
   for (std::size_t i = 0; i < phase_count; ++i) d.phase_ns[i] -= begin.phase_ns[i];
-  for (std::size_t i = 0; i < stall_cause_count; ++i) d.stall_ns[i] -= begin.stall_ns[i];
+  for (const StallCause cause : all_causes) d.stall_ns[cause] -= begin.stall_ns[cause];
   for (int i = 0; i < role_count; ++i) d.accesses_by_role[i] = end.accesses_by_role[i] - begin.accesses_by_role[i];
   d.tensors -= begin.tensors;
   d.tensors_held -= begin.tensors_held;
@@ -57,12 +57,12 @@ double per_iteration_seconds(const RunResult& result, Nanoseconds window_ns) {
 }
 
 std::string main_stall(const RunResult& result) {
-  const auto worst = std::max_element(result.window.stall_ns.begin(), result.window.stall_ns.end());
-  if (*worst == 0 || result.window.time_ns == 0) return "";
-  const auto cause = static_cast<StallCause>(worst - result.window.stall_ns.begin());
+  const StallCause cause = largest_of(result.window.stall_ns);
+  const Nanoseconds worst = result.window.stall_ns[cause];
+  if (worst == 0 || result.window.time_ns == 0) return "";
   char percent[16];
   std::snprintf(percent, sizeof percent, " %.0f %%",
-                100.0 * static_cast<double>(*worst) / static_cast<double>(result.window.time_ns));
+                100.0 * static_cast<double>(worst) / static_cast<double>(result.window.time_ns));
   return std::string(to_string(cause)) + percent;
 }
 

@@ -41,12 +41,12 @@ AccessCounters operator+(const AccessCounters& a, const AccessCounters& b);
 AccessCounters operator-(const AccessCounters& end, const AccessCounters& begin);
 
 struct Counters {
-  Nanoseconds time_ns = 0;                                // of the boundary
-  Nanoseconds compute_ns = 0, gap_ns = 0;                 // of the GPU lane
-  std::array<Nanoseconds, stall_cause_count> stall_ns{};  // of the GPU lane; compute + gaps + stalls = time, exactly
-  Nanoseconds cpu_compute_ns = 0;                         // of the CPU lane
-  Nanoseconds communication_ns = 0;                       // of the communication lane
-  Nanoseconds cpu_wait_compute_ns = 0;                    // of stalls for cpu_optimizer: while the CPU lane computes
+  Nanoseconds time_ns = 0;                    // of the boundary
+  Nanoseconds compute_ns = 0, gap_ns = 0;     // of the GPU lane
+  EnumMap<StallCause, Nanoseconds> stall_ns;  // of the GPU lane; compute + gaps + stalls = time, exactly
+  Nanoseconds cpu_compute_ns = 0;             // of the CPU lane
+  Nanoseconds communication_ns = 0;           // of the communication lane
+  Nanoseconds cpu_wait_compute_ns = 0;        // of stalls for cpu_optimizer: while the CPU lane computes
   // By Phase, of the GPU lane: the sum is the time, exactly. docs/results.md, "Phases".
   std::array<Nanoseconds, phase_count> phase_ns{};
   std::array<AccessCounters, role_count> accesses_by_role{};

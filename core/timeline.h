@@ -7,32 +7,14 @@
 #include <string_view>
 #include <vector>
 
-#include "core/enum_names.h"
 #include "core/machine.h"
 #include "core/machine_spec.h"
+#include "core/stall_cause.h"
 #include "core/trace.h"
 #include "core/units.h"
 
 namespace tencache {
 
-// The resource that a waiting op's last missing byte waited for.
-// collective: for other ranks, to start an op together.
-// cpu_optimizer, cpu_compute: for an op on the CPU, of the optimizer or another one.
-enum class StallCause : std::uint8_t {
-  h2d,
-  d2h,
-  nvme_read,
-  nvme_write,
-  cpu_optimizer,
-  memory,
-  collective,
-  cpu_compute
-};
-inline constexpr std::size_t stall_cause_count = 8;
-template <>
-inline constexpr auto enum_texts<StallCause> = std::to_array<std::string_view>({"h2d", "d2h", "nvme_read", "nvme_write",
-                                                                                "cpu_optimizer", "memory", "collective",
-                                                                                "cpu_compute"});
 // By the kinds of tier that the link joins.
 StallCause cause_of(const MachineSpec& machine, LinkId link);
 

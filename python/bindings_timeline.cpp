@@ -74,7 +74,7 @@ void bind_timeline(py::module_& module) {
   py::tuple kinds(span_kind_count);
   kinds[0] = "op", kinds[1] = "gap", kinds[2] = "stall", kinds[3] = "transfer";
   module.attr("SPAN_KINDS") = kinds;
-  module.attr("STALL_CAUSES") = names_of<StallCause>(stall_cause_count);
+  module.attr("STALL_CAUSES") = names_of<StallCause>(all_causes.size());
 
   py::class_<KeptTimeline, std::shared_ptr<KeptTimeline>> timeline(
       module, "Timeline", "What happened when in a simulated run, as arrays. Times count from the run's start.");

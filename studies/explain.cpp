@@ -32,21 +32,6 @@ std::vector<StallCause> causes_of(const StallSeconds& stalls) {
   return causes;
 }
 
-std::string change_text(StallCause cause) {
-  switch (cause) {
-    case StallCause::cpu_optimizer:
-      return "the CPU's updates take no time";
-    case StallCause::cpu_compute:
-      return "the CPU computes in no time";
-    case StallCause::memory:
-      return "GPU memory for everything";
-    case StallCause::collective:
-      return "ranks do not wait for each other";
-    default:
-      return std::string(to_string(cause)) + " takes no time";
-  }
-}
-
 template <typename Costly>
 void sort_by_stall(std::vector<Costly>& list) {
   std::ranges::stable_sort(list, std::ranges::greater(), &Costly::seconds);
@@ -67,8 +52,7 @@ class Breakdown {
     // Transfers by cause in order of their end, as the timeline has them.
     for (const Span& span : timeline.spans) {
       if (span.kind == SpanKind::transfer && span.lane >= first_link_lane) {
-        const auto cause = cause_of(machine_, static_cast<LinkId>(span.lane - first_link_lane));
-        arrivals_[static_cast<std::size_t>(cause)].push_back(&span);
+        arrivals_[cause_of(machine_, static_cast<LinkId>(span.lane - first_link_lane))].push_back(&span);
       }
     }
     for (const Span& span : timeline.spans) {
@@ -107,7 +91,7 @@ class Breakdown {
     if (end <= begin) return;
     const double seconds = to_seconds(end - begin) / period_;
     if (stall.op < op_stalls_.size()) op_stalls_[stall.op][stall.cause] += seconds;
-    const std::vector<const Span*>& arrivals = arrivals_[static_cast<std::size_t>(stall.cause)];
+    const std::vector<const Span*>& arrivals = arrivals_[stall.cause];
     const auto after = std::upper_bound(arrivals.begin(), arrivals.end(), stall.end_ns,
                                         [](Nanoseconds time, const Span* span) { return time < span->end_ns; });
     // The last that ended by then, if it ended within the stall.
@@ -123,7 +107,7 @@ class Breakdown {
   const MachineSpec& machine_;
   double period_;
   Nanoseconds begin_ = 0, end_ = 0;
-  std::array<std::vector<const Span*>, stall_cause_count> arrivals_;
+  EnumMap<StallCause, std::vector<const Span*>> arrivals_;
   std::vector<StallSeconds> op_stalls_, tensor_stalls_;
   double without_tensor_ = 0;
 };
@@ -178,7 +162,7 @@ class Explaining {
     const StallSeconds& stalls = explanation_.run.stall_seconds;
     for (const StallCause cause : causes_of(stalls)) {
       explanation_.causes.push_back(
-          {.cause = cause, .attributed_seconds = stalls[cause], .change = change_text(cause), .without = {}});
+          {.cause = cause, .attributed_seconds = stalls[cause], .change = texts_of(cause).without, .without = {}});
     }
     add_changes();
     if (!explanation_.causes.empty()) {
@@ -313,10 +297,10 @@ class Explaining {
       removed.push_back(left.front());
       TimeParts without = simulate_without(removed);
       if (!without.fits) {
-        explanation_.in_turn.refused = {left.front(), change_text(left.front()), *without.reason};
+        explanation_.in_turn.refused = {left.front(), texts_of(left.front()).without, *without.reason};
         return;
       }
-      explanation_.in_turn.steps.push_back({left.front(), change_text(left.front()),
+      explanation_.in_turn.steps.push_back({left.front(), texts_of(left.front()).without,
                                             now.iteration_seconds - without.iteration_seconds,
                                             without.iteration_seconds, without});
       now = without;
@@ -396,6 +380,14 @@ void remove_from_machine(MachineSpec& machine, const Trace& trace, StallCause ca
 
 }  // namespace
 
+StallSeconds stalls_of(const RunResult& result) {
+  StallSeconds stalls;
+  for (const StallCause cause : all_causes) {
+    stalls[cause] = per_iteration_seconds(result, result.window.stall_ns[cause]);
+  }
+  return stalls;
+}
+
 TimeParts parts_of(const RunResult& result) {
   TimeParts parts;
   parts.fits = result.fits;
@@ -406,24 +398,8 @@ TimeParts parts_of(const RunResult& result) {
   parts.iteration_seconds = per_iteration_seconds(result, result.window.time_ns);
   parts.compute_seconds = per_iteration_seconds(result, result.window.compute_ns);
   parts.gap_seconds = per_iteration_seconds(result, result.window.gap_ns);
-  for (const StallCause cause : all_causes) {
-    parts.stall_seconds[cause] = per_iteration_seconds(result, result.window.stall_ns[static_cast<std::size_t>(cause)]);
-  }
+  parts.stall_seconds = stalls_of(result);
   return parts;
-}
-
-double& StallSeconds::operator[](StallCause cause) {
-  constexpr std::array members = {&StallSeconds::h2d,        &StallSeconds::d2h,           &StallSeconds::nvme_read,
-                                  &StallSeconds::nvme_write, &StallSeconds::cpu_optimizer, &StallSeconds::memory,
-                                  &StallSeconds::collective, &StallSeconds::cpu_compute};
-  static_assert(members.size() == stall_cause_count);
-  return this->*members[static_cast<std::size_t>(cause)];
-}
-
-double sum_of(const StallSeconds& stalls) {
-  double sum = 0;
-  for (const StallCause cause : all_causes) sum += stalls[cause];
-  return sum;
 }
 
 MachineSpec machine_without(const MachineSpec& machine, const Trace& trace, StallCause cause) {

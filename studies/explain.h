@@ -5,11 +5,9 @@
 // waiting op's last missing byte waited for. That is where the GPU stood, not yet what would be gained: without one
 // cause the next may bind. So for each cause with a stall the same trace is simulated again without it:
 //
-//   h2d, d2h, nvme_read, nvme_write  links of that cause move anything in no time (no latency, no shared resource)
-//   cpu_optimizer                    the CPU's updates take no time
-//   cpu_compute                      the CPU's other ops take no time
-//   memory                           the GPU has room for everything twice over
-//   collective                       ranks do not wait for each other
+//   a link's       links of that cause move anything in no time (no latency, no shared resource)
+//   one of memory  the GPU has room for everything twice over
+//   others         as their rows in core/stall_cause.h say
 //
 // The policy plans anew for that machine. With t = compute + gaps + sum of stalls for both runs it follows, exactly:
 //
@@ -36,19 +34,8 @@
 
 namespace tencache {
 
-// Seconds of an iteration, by StallCause.
-struct StallSeconds {
-  double h2d = 0, d2h = 0, nvme_read = 0, nvme_write = 0, cpu_optimizer = 0, memory = 0, collective = 0,
-         cpu_compute = 0;
-
-  double& operator[](StallCause cause);
-  double operator[](StallCause cause) const { return const_cast<StallSeconds&>(*this)[cause]; }
-};
-double sum_of(const StallSeconds& stalls);
-inline constexpr std::array all_causes = {StallCause::h2d,        StallCause::d2h,           StallCause::nvme_read,
-                                          StallCause::nvme_write, StallCause::cpu_optimizer, StallCause::memory,
-                                          StallCause::collective, StallCause::cpu_compute};
-static_assert(all_causes.size() == stall_cause_count);
+using StallSeconds = EnumMap<StallCause, double>;  // of an iteration
+StallSeconds stalls_of(const RunResult& result);
 
 inline constexpr double no_seconds = std::numeric_limits<double>::quiet_NaN();
 

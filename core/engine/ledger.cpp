@@ -52,7 +52,7 @@ void Ledger::add_stall(std::uint8_t lane, Nanoseconds until, StallCause cause, O
     const bool for_cpu = cause == StallCause::cpu_compute;
     if (for_cpu) phase_ = cpu_phase_;
     phase(since, until, for_cpu ? none : op, cause == StallCause::cpu_optimizer);
-    counters_.stall_ns[static_cast<std::size_t>(cause)] += until - since;
+    counters_.stall_ns[cause] += until - since;
     if (cause == StallCause::cpu_optimizer) counters_.cpu_wait_compute_ns += cpu_computing(since, until);
   }
   add({.start_ns = since,

@@ -227,9 +227,8 @@ Facts describe_measurement(const Session& session, std::size_t run, const Measur
   for (std::size_t phase = 0; phase < phase_count; ++phase) compute += measurement.covered_ns[phase];
   add("compute", compute);
   add("host time", measurement.covered_ns[gap_slot]);
-  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    add(std::string("waits for ") + label_of(static_cast<StallCause>(cause)),
-        measurement.covered_ns[first_stall_slot + cause]);
+  for (const StallCause cause : all_causes) {
+    add(std::string("waits for ") + label_of(cause), measurement.covered_ns[slot_of(cause)]);
   }
   return facts;
 }

@@ -1,11 +1,14 @@
-// The colours of the dashboard and of reports, each for light and for dark grounds: Okabe and Ito (2008), and a few that
-// go with them. "p0" … are phases, "c0" … causes of stalls, "r0" … roles.
+// The colours of the dashboard and of reports, each for light and for dark grounds: Okabe and Ito (2008), and a few
+// that go with them. "p0" … are phases, "c0" … causes of stalls, "r0" … roles.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string_view>
+
+#include "core/stall_cause.h"
+#include "core/trace.h"
 
 namespace tencache::gui {
 
@@ -27,6 +30,13 @@ inline constexpr std::array colours = {
     Colour{"r6", 0xb9bfc7, 0x59626d},         Colour{"r7", 0x7a55f0, 0x7a55f0},     Colour{"r8", 0xd55e00, 0xd55e00},
     Colour{"busy", 0x4c8fc0, 0x4c8fc0},
 };
+
+// Of phases, causes or roles.
+constexpr std::size_t colours_of(char what) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      colours, [what](const Colour& one) { return one.name.size() == 2 && one.name[0] == what; }));
+}
+static_assert(colours_of('p') == phase_count && colours_of('c') == all_causes.size() && colours_of('r') == role_count);
 
 // Of a name that is there.
 constexpr std::uint32_t colour(std::string_view name, bool light) {

@@ -91,7 +91,7 @@ void Run::make_tracks() {
         item.slot = gap_slot;
         break;
       case SpanKind::stall:
-        item.slot = static_cast<std::uint8_t>(first_stall_slot + static_cast<std::size_t>(span.cause));
+        item.slot = static_cast<std::uint8_t>(slot_of(span.cause));
         break;
       case SpanKind::transfer:
         item.slot = span.urgent ? urgent_slot : ahead_slot;

@@ -14,8 +14,8 @@ constexpr std::size_t values_of_a_plot = 13;
 // "pcie_bytes_per_second" of a CSV file. Nothing where no unit is in the name.
 std::optional<SensitivityParameter> parameter_of_column(std::string_view name) {
   std::optional<SensitivityParameter> found;
-  described::for_each_value<ParameterUnit>([&](ParameterUnit unit, const char* unit_name) {
-    const std::string ending = std::string("_") + unit_name;
+  described::for_each_value<ParameterUnit>([&](ParameterUnit unit, const std::string& unit_name) {
+    const std::string ending = "_" + unit_name;
     if (found || !name.ends_with(ending) || name.size() == ending.size()) return;
     found = {std::string(name.substr(0, name.size() - ending.size())), unit, 0, {}};
   });

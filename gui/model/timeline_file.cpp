@@ -333,10 +333,9 @@ class TimelineParser::Reader {
   }
 
   static StallCause cause_named(std::string_view name) {
-    for (std::size_t i = 0; i < stall_cause_count; ++i) {
-      if (to_string(static_cast<StallCause>(i)) == name) return static_cast<StallCause>(i);
-    }
-    throw simdjson::simdjson_error(simdjson::INCORRECT_TYPE);
+    const std::optional<StallCause> cause = parse_enum<StallCause>(name);
+    require(cause.has_value());
+    return *cause;
   }
   static TierId tier_named(const Process& process, std::string_view name) {
     for (TierId tier = 0; tier < process.recording.machine.tiers.size(); ++tier) {

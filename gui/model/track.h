@@ -18,7 +18,8 @@ namespace tencache::gui {
 // in advance, or urgent.
 inline constexpr std::size_t gap_slot = phase_count;
 inline constexpr std::size_t first_stall_slot = gap_slot + 1;
-inline constexpr std::size_t slot_count = first_stall_slot + stall_cause_count;
+inline constexpr std::size_t slot_count = first_stall_slot + all_causes.size();
+constexpr std::size_t slot_of(StallCause cause) { return first_stall_slot + static_cast<std::size_t>(cause); }
 inline constexpr std::uint8_t ahead_slot = 0, urgent_slot = 1;
 
 struct TrackItem {

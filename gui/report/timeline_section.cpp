@@ -48,10 +48,10 @@ std::string time_axis(const Scale& scale, double top, double bottom) {
 // What was drawn, for the legend: the slots of lanes of ops, then those of links by cause.
 struct UsedSlots {
   std::array<bool, slot_count> ops{};
-  std::array<std::array<bool, 2>, stall_cause_count> links{};
+  EnumMap<StallCause, std::array<bool, 2>> links;
   void add(std::optional<StallCause> link, std::size_t slot) {
     if (link) {
-      links[static_cast<std::size_t>(*link)][slot == urgent_slot ? 1 : 0] = true;
+      links[*link][slot == urgent_slot ? 1 : 0] = true;
     } else {
       ops[slot] = true;
     }
@@ -194,9 +194,9 @@ std::string lanes_figure(const std::vector<RunPointer>& runs, const Scale& scale
     if (drawn) entries.push_back({class_of_slot(link, slot), label_of_slot(link, slot)});
   };
   for (std::size_t slot = 0; slot < slot_count; ++slot) add({}, slot, used.ops[slot]);
-  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    add(static_cast<StallCause>(cause), urgent_slot, used.links[cause][1]);
-    add(static_cast<StallCause>(cause), ahead_slot, used.links[cause][0]);
+  for (const StallCause cause : all_causes) {
+    add(cause, urgent_slot, used.links[cause][1]);
+    add(cause, ahead_slot, used.links[cause][0]);
   }
   return fmt::format(
       "<figure>\n{}<svg viewBox=\"0 0 {} {}\" width=\"{}\" role=\"img\" aria-label=\"Timeline\">\n{}{}</svg>\n"

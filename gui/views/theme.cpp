@@ -129,7 +129,7 @@ void Fonts::load(float scale) {
 
 ImU32 Theme::slot(const Track& track, StallCause cause_of_link, std::size_t slot) const {
   if (track.is_link()) {
-    const ImU32 full = palette.causes[static_cast<std::size_t>(cause_of_link)];
+    const ImU32 full = palette.of(cause_of_link);
     return slot == urgent_slot ? full : paler(*this, full);
   }
   if (slot < phase_count) return palette.phases[slot];

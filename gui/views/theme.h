@@ -17,12 +17,13 @@ namespace tencache::gui {
 // Of what is shown, by what it is.
 struct Palette {
   std::array<ImU32, phase_count> phases{};
-  std::array<ImU32, stall_cause_count> causes{};
+  std::array<ImU32, all_causes.size()> causes{};
   std::array<ImU32, role_count> roles{};
   std::array<ImU32, 7> series{};  // of lines and dots that are told apart besides by their shape
 
   ImU32 compute() const { return phases[static_cast<std::size_t>(Phase::backward)]; }  // where phases are not shown
   ImU32 of(Role role) const { return roles[static_cast<std::size_t>(role)]; }
+  ImU32 of(StallCause cause) const { return causes[static_cast<std::size_t>(cause)]; }
   ImU32 line(std::size_t index) const { return series[index % series.size()]; }
 };
 

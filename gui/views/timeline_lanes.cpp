@@ -185,10 +185,10 @@ std::vector<LegendItem> timeline_legend(const Session& session, const Theme& the
   }
   if (used[gap_slot]) entries.push_back({theme.gap, "host time"});
   bool stalls_named = false;
-  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    if (!used[first_stall_slot + cause]) continue;
-    const char* label = label_of(static_cast<StallCause>(cause));
-    entries.push_back({theme.palette.causes[cause], std::string(stalls_named ? "" : "stalls for: ") + label, true});
+  for (const StallCause cause : all_causes) {
+    if (!used[slot_of(cause)]) continue;
+    const std::string label = (stalls_named ? "" : "stalls for: ") + std::string(label_of(cause));
+    entries.push_back({theme.palette.of(cause), label, true});
     stalls_named = true;
   }
   if (links) entries.push_back({theme.ghost, "copies: asked for ahead, waited for", false, true});

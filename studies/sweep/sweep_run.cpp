@@ -54,11 +54,10 @@ void add_figures(SweepRow& row, const Workload& workload, const Outcome& outcome
   row.iteration_seconds = result.iteration_seconds();
   row.first_iteration_seconds = static_cast<double>(result.first_iteration_ns) * 1e-9;
   if (row.ideal_seconds && *row.ideal_seconds > 0) row.slowdown = *row.iteration_seconds / *row.ideal_seconds;
-  const auto& stalls = result.window.stall_ns;
-  const auto longest = std::max_element(stalls.begin(), stalls.end());
-  if (*longest > 0) {
-    row.waits_for = to_string(static_cast<StallCause>(longest - stalls.begin()));
-    row.waits_seconds = static_cast<double>(*longest) * 1e-9 / static_cast<double>(result.period);
+  const StallCause cause = largest_of(result.window.stall_ns);
+  if (const Nanoseconds longest = result.window.stall_ns[cause]; longest > 0) {
+    row.waits_for = to_string(cause);
+    row.waits_seconds = static_cast<double>(longest) * 1e-9 / static_cast<double>(result.period);
   }
   const auto peak = [&](TierKind kind, std::optional<std::uint64_t>& field) {
     bool has_tier = false;

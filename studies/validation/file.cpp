@@ -356,9 +356,9 @@ class ValidationReader {
       row.metric = named.metric;
       if (row.metric_text == named.name) return;
     }
-    for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
+    for (const StallCause cause : all_causes) {
       row.metric = Metric::stall_seconds;
-      row.link = to_string(static_cast<StallCause>(cause));
+      row.link = to_string(cause);
       names.push_back(std::string(stall_prefix) + row.link);
       if (row.metric_text == names.back()) return;
     }

@@ -117,9 +117,8 @@ RunFigures figures_of(const Outcome& outcome, const MachineSpec& machine, std::u
     figures.link_bytes[machine.links[link].name] =
         static_cast<double>(result.window.links[link].bytes) / static_cast<double>(result.period);
   }
-  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    figures.stalls[std::string(to_string(static_cast<StallCause>(cause)))] =
-        per_iteration_seconds(result, result.window.stall_ns[cause]);
+  for (const StallCause cause : all_causes) {
+    figures.stalls[std::string(to_string(cause))] = per_iteration_seconds(result, result.window.stall_ns[cause]);
   }
   figures.waits_for = main_stall(result);
   return figures;

@@ -12,9 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-Nanoseconds stall(const RunResult& result, StallCause cause) {
-  return result.window.stall_ns[static_cast<std::size_t>(cause)];
-}
+Nanoseconds stall(const RunResult& result, StallCause cause) { return result.window.stall_ns[cause]; }
 
 // bytes / bandwidth, then the op: ready at 100, not at 99.
 TEST(ClosedFormTest, OneTensorOverOneLink) {

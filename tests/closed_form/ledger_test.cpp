@@ -14,7 +14,7 @@ struct LedgerTest : testing::Test {
     moment.now = now;
     ledger.advance(passed, Residency(MachineSpec{}, {}, 0, false));
   }
-  Nanoseconds stall(StallCause cause) const { return ledger.counters().stall_ns[static_cast<std::size_t>(cause)]; }
+  Nanoseconds stall(StallCause cause) const { return ledger.counters().stall_ns[cause]; }
   Nanoseconds phase(Phase phase) const { return ledger.counters().phase_ns[static_cast<std::size_t>(phase)]; }
   // Compute, gaps and stalls; the sum over phases is the same.
   Nanoseconds sum() const {

@@ -237,7 +237,7 @@ TEST(EngineLiveTest, RoomForAnAllocationIsMadeAtOnce) {
   program.engine.handle(completion);
   EXPECT_TRUE(program.engine.ready());
   program.engine.end(program.machine.now() + 5);
-  EXPECT_EQ(program.engine.counters().stall_ns[static_cast<std::size_t>(StallCause::d2h)], 100);
+  EXPECT_EQ(program.engine.counters().stall_ns[StallCause::d2h], 100);
   EXPECT_EQ(program.engine.counters().compute_ns, 5);
 }
 
@@ -247,7 +247,7 @@ TEST(EngineLiveTest, WaitingForTasksIsTheOptimizers) {
   program.engine.waited_for_tasks(10, 30);
   const Counters& counters = program.engine.counters();
   EXPECT_EQ(counters.gap_ns, 10);
-  EXPECT_EQ(counters.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)], 20);
+  EXPECT_EQ(counters.stall_ns[StallCause::cpu_optimizer], 20);
   EXPECT_EQ(counters.time_ns, 30);
 }
 
@@ -261,8 +261,8 @@ TEST(EngineLiveTest, WaitingForContentIsNoComputing) {
   program.wait();
   program.engine.end(program.machine.now() + 5);
   const Counters passed = program.engine.counters() - before;
-  EXPECT_EQ(passed.stall_ns[static_cast<std::size_t>(StallCause::d2h)], 100);
-  EXPECT_EQ(passed.stall_ns[static_cast<std::size_t>(StallCause::h2d)], 100);
+  EXPECT_EQ(passed.stall_ns[StallCause::d2h], 100);
+  EXPECT_EQ(passed.stall_ns[StallCause::h2d], 100);
   EXPECT_EQ(passed.compute_ns, 5);
 }
 

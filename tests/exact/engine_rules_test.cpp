@@ -433,7 +433,7 @@ TEST(EngineRulesTest, ComputeOverlapsArrivalsThatWereNotDemanded) {
         EXPECT_EQ(run.ops.at(1).end_ns, start_ns + duration_ns);
         EXPECT_EQ(run.result.window.time_ns, end_ns);
         const Counters& counters = run.result.window;
-        EXPECT_EQ(counters.stall_ns[static_cast<std::size_t>(StallCause::h2d)], end_ns - 50 - duration_ns);
+        EXPECT_EQ(counters.stall_ns[StallCause::h2d], end_ns - 50 - duration_ns);
         EXPECT_EQ(counters.compute_ns, 50 + duration_ns);
       }
     }

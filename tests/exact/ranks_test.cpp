@@ -72,9 +72,7 @@ MachineSpec behind_switch(BytesPerSecond link, BytesPerSecond through_switch) {
   return machine;
 }
 
-Nanoseconds stall(const RunResult& result, StallCause cause) {
-  return result.window.stall_ns[static_cast<std::size_t>(cause)];
-}
+Nanoseconds stall(const RunResult& result, StallCause cause) { return result.window.stall_ns[cause]; }
 
 // Two unequal ranks, one PCIe switch of S = 1 B/ns. Rank 0 has a link of a = 1 B/ns and fetches A = 1200 bytes, rank 1
 // one of b = 0.25 B/ns and B = 500 bytes; then each computes for c = 10 ns.

@@ -75,7 +75,7 @@ struct Steps {
   RunResult result;
   std::vector<std::string> ops, copies;  // of the last iteration: "name start-end", times from the iteration's start
 
-  Nanoseconds stall(StallCause cause) const { return result.window.stall_ns[static_cast<std::size_t>(cause)]; }
+  Nanoseconds stall(StallCause cause) const { return result.window.stall_ns[cause]; }
 };
 
 Steps replay(const Settings& changes, std::uint64_t iterations, Bytes gpu_bytes = 1000,

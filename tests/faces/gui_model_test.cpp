@@ -131,7 +131,7 @@ TEST(RunModel, KnowsIterationsTracksAndUses) {
   const auto covered = run->tracks()[0].covered(begin, end);
   EXPECT_EQ(std::accumulate(covered.begin(), covered.end(), Nanoseconds{0}), end - begin);
   EXPECT_EQ(covered[static_cast<std::size_t>(Phase::backward)], 12 * 900'000);
-  EXPECT_GT(covered[first_stall_slot + static_cast<std::size_t>(StallCause::h2d)], 0);
+  EXPECT_GT(covered[slot_of(StallCause::h2d)], 0);
   // Each copy to the GPU was asked for by an op that used it.
   std::size_t used = 0;
   for (std::uint32_t span = 0; span < run->spans().size(); ++span) {

@@ -195,7 +195,7 @@ TEST_F(Tables, ExplainIsBarsOfStallsByCause) {
                 .iteration_seconds = 6,
                 .compute_seconds = 3,
                 .gap_seconds = 1,
-                .stall_seconds = {.h2d = 2}};
+                .stall_seconds = {{StallCause::h2d, 2}}};
   answer.ideal_seconds = 4;
   answer.causes = {{StallCause::h2d,
                     2,
@@ -231,7 +231,7 @@ TEST_F(Tables, ACauseThatCannotBeTakenAwayIsNotConfirmed) {
                 .iteration_seconds = 6,
                 .compute_seconds = 4,
                 .gap_seconds = 0,
-                .stall_seconds = {.memory = 2}};
+                .stall_seconds = {{StallCause::memory, 2}}};
   answer.ideal_seconds = 4;
   ExplainedCause memory{
       .cause = StallCause::memory, .attributed_seconds = 2, .change = "GPU memory for everything", .without = {}};

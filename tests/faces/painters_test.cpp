@@ -25,14 +25,14 @@ ExplainAnswer some_answer() {
                                     .iteration_seconds = 4.5,
                                     .compute_seconds = 3,
                                     .gap_seconds = 1,
-                                    .stall_seconds = {.h2d = 0.25, .d2h = 0.25}};
+                                    .stall_seconds = {{StallCause::h2d, 0.25}, {StallCause::d2h, 0.25}}};
   ExplainAnswer answer;
   answer.policy = "lru";
   answer.machine = "m";
   answer.trace = "in/t";
   answer.run = without;
   answer.run.iteration_seconds = 6;
-  answer.run.stall_seconds = {.h2d = 2};
+  answer.run.stall_seconds = {{StallCause::h2d, 2}};
   answer.causes = {{StallCause::h2d, 2, "h2d takes no time", 1.5, 0.25, 0.25, without}};
   answer.in_turn.steps = {{StallCause::h2d, "h2d takes no time", 1.5, 4.5, without}};
   answer.ideal_seconds = 4;
@@ -121,7 +121,7 @@ TEST_F(Dashboard, EveryPainterHasTheSameComparison) {
     result.iteration_seconds = seconds;
     result.ideal_seconds = 1;
     result.compute_seconds = 1;
-    result.stall_seconds = StallSeconds{.h2d = seconds - 1};
+    result.stall_seconds = StallSeconds{{StallCause::h2d, seconds - 1}};
     result.validity = "extrapolated";
   }
   const std::string text = document_text(document_of(answer));

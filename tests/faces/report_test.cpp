@@ -143,7 +143,7 @@ std::string some_explanation() {
                 .iteration_seconds = 6,
                 .compute_seconds = 3,
                 .gap_seconds = 1,
-                .stall_seconds = {.h2d = 2}};
+                .stall_seconds = {{StallCause::h2d, 2}}};
   answer.ideal_seconds = 4;
   answer.bound_seconds = 3.5;
   answer.bound_term = "fetch";

@@ -90,9 +90,9 @@ std::string render(const GoldenRun& run, const Program& program, const MachineSp
   }
   if (run.result.iterations > 0) {
     text << "last iteration: compute " << run.result.window.compute_ns << ", gap " << run.result.window.gap_ns;
-    for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
+    for (const StallCause cause : all_causes) {
       if (run.result.window.stall_ns[cause] == 0) continue;
-      text << ", stall " << to_string(static_cast<StallCause>(cause)) << " " << run.result.window.stall_ns[cause];
+      text << ", stall " << to_string(cause) << " " << run.result.window.stall_ns[cause];
     }
     text << "\n";
   }

@@ -22,7 +22,7 @@ struct GoldenRun {
   Timeline timeline;
   std::string text;
 
-  Nanoseconds stall(StallCause cause) const { return result.window.stall_ns[static_cast<std::size_t>(cause)]; }
+  Nanoseconds stall(StallCause cause) const { return result.window.stall_ns[cause]; }
   Nanoseconds begin_of(std::size_t iteration) const {
     Nanoseconds begin_ns = 0;
     for (std::size_t i = 0; i < iteration; ++i) begin_ns += result.iteration_ns.at(i);

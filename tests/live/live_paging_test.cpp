@@ -466,8 +466,8 @@ TEST_F(Live, ProgramsGoOnBesideTasksOfTheCpu) {
       EXPECT_EQ(parameter.sum().item<float>(), 2.0f * static_cast<float>(step + 1) * 4096);
       EXPECT_TRUE(done);
       const Counters spent = runtime.figures().counters - before;
-      EXPECT_GT(spent.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)], 30'000'000);
-      EXPECT_LT(spent.gap_ns, spent.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)]);
+      EXPECT_GT(spent.stall_ns[StallCause::cpu_optimizer], 30'000'000);
+      EXPECT_LT(spent.gap_ns, spent.stall_ns[StallCause::cpu_optimizer]);
     }
     EXPECT_EQ(runtime.figures().deviations, 0u) << runtime.figures().first_deviation;
     const auto fail = [](std::span<std::byte* const>) { throw Error("no luck"); };

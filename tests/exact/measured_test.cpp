@@ -15,10 +15,10 @@ using ::testing::Not;
 TEST(Measured, StepsCountFromTheThirdOn) {
   EXPECT_EQ(step_figures({}, 0).median_step_seconds, 0);
   EXPECT_DOUBLE_EQ(step_figures({9, 5}, 0).median_step_seconds, 7) << "no others: all count";
-  const StepTimes odd = step_times({9, 8, 3, 1, 2});
+  const StepFigures odd = step_figures({9, 8, 3, 1, 2}, 0);
   EXPECT_DOUBLE_EQ(odd.median_step_seconds, 2);
   EXPECT_DOUBLE_EQ(odd.mean_step_seconds, 2);
-  const StepTimes even = step_times({9, 8, 1, 2, 4, 9});
+  const StepFigures even = step_figures({9, 8, 1, 2, 4, 9}, 0);
   EXPECT_DOUBLE_EQ(even.median_step_seconds, 3);
   EXPECT_DOUBLE_EQ(even.mean_step_seconds, 4);
 }

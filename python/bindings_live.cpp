@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "executor/chunk_memory.h"
 #include "python/bindings.h"
-#include "traces/transform/median_trace.h"
+#include "traces/transform/edits.h"
 
 namespace tencache {
 namespace {

@@ -17,8 +17,8 @@
 #include "traces/import/pytorch/execution_trace.h"
 #include "traces/import/pytorch/import_kineto.h"
 #include "traces/import/pytorch/import_pytorch.h"
+#include "traces/transform/edits.h"
 #include "traces/transform/rescale.h"
-#include "traces/transform/strip_names.h"
 
 namespace tencache {
 namespace {

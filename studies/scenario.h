@@ -25,7 +25,7 @@ struct TraceChoice {
   std::string loaded_sha256 = {};            // of its file; empty: unknown
   GenerateSettings generate = {};
   RescaleOptions rescale = {};                    // of the durations to the machine's GPU
-  std::string scale_bytes = {}, scale_time = {};  // factors (traces/transform/scale.h); empty: 1
+  std::string scale_bytes = {}, scale_time = {};  // factors (traces/transform/edits.h); empty: 1
   double gpu_speed = 1;                           // times as fast as the durations say
   std::uint64_t batch = 0;                        // of a generated trace, made anew with it; 0: its own
 };

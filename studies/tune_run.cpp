@@ -15,7 +15,7 @@
 #include "studies/deepspeed_memory.h"
 #include "studies/generation.h"
 #include "traces/generate/generate.h"
-#include "traces/transform/jitter.h"
+#include "traces/transform/edits.h"
 
 namespace tencache {
 namespace {

@@ -18,8 +18,8 @@
 #include "policies/registry.h"
 #include "studies/machine_parameter.h"
 #include "traces/file/file_io.h"
+#include "traces/transform/edits.h"
 #include "traces/transform/fold_updates.h"
-#include "traces/transform/scale.h"
 
 namespace tencache {
 namespace {

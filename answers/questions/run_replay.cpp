@@ -14,7 +14,7 @@
 #include "studies/measured.h"
 #include "studies/scenario_options.h"
 #include "traces/file/output_files.h"
-#include "traces/transform/scale.h"
+#include "traces/transform/edits.h"
 
 namespace tencache {
 namespace {

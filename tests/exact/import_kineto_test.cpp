@@ -18,7 +18,7 @@
 #include "traces/import/pytorch/import_pytorch.h"
 #include "traces/import/pytorch/join.h"
 #include "traces/summary.h"
-#include "traces/transform/strip_names.h"
+#include "traces/transform/edits.h"
 
 namespace tencache {
 namespace {
@@ -344,7 +344,8 @@ TEST_F(Kineto, StrippedNamesSayNothingAndChangeNothing) {
   const Trace trace = join(three_ops(), three_ops_timed(true));
   const Trace stripped = strip_names(trace);
   const std::string text = format_trace(stripped);
-  for (const char* name : {"aten", "mm", "kineto", "SGD", "tencache import"}) EXPECT_THAT(text, ::testing::Not(HasSubstr(name)));
+  for (const char* name : {"aten", "mm", "kineto", "SGD", "tencache import"})
+    EXPECT_THAT(text, ::testing::Not(HasSubstr(name)));
   EXPECT_EQ(format_trace(strip_names(stripped)), text) << "stable";
   EXPECT_EQ(times_of(stripped), times_of(trace));
   EXPECT_EQ(stripped.accesses, trace.accesses);

@@ -1,10 +1,9 @@
 // One trace of several recordings of the same step.
-#include "traces/transform/median_trace.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "traces/transform/edits.h"
 
 namespace tencache {
 namespace {

@@ -7,12 +7,10 @@
 
 #include "core/error.h"
 #include "tests/small_cases.h"
+#include "traces/transform/edits.h"
 #include "traces/transform/fold_updates.h"
-#include "traces/transform/jitter.h"
 #include "traces/transform/lower.h"
-#include "traces/transform/scale.h"
 #include "traces/transform/split_ranks.h"
-#include "traces/transform/strip_names.h"
 
 namespace tencache {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "policies/knobs.h"
 #include "tests/cli_fixture.h"
-#include "traces/transform/jitter.h"
+#include "traces/transform/edits.h"
 
 namespace tencache {
 namespace {

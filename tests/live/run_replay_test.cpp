@@ -15,8 +15,8 @@
 #include "traces/file/trace_file.h"
 #include "traces/import/csv.h"
 #include "traces/summary.h"
+#include "traces/transform/edits.h"
 #include "traces/transform/lower.h"
-#include "traces/transform/scale.h"
 
 namespace tencache {
 namespace {

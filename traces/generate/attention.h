@@ -8,6 +8,28 @@
 
 namespace tencache::generator {
 
+// DeepSeek's multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), forward.
+//
+// Keys and values of all heads are products of one narrow vector a token; only that vector and the rotated part of the
+// key, which the heads share, are cached. A prompt expands them and attends as usual. A new token multiplies its queries
+// with the expanding weight instead, attends to the narrow vectors of all heads at once, and expands what comes out.
+class LatentAttentionOps : BlockOps {
+ public:
+  using BlockOps::BlockOps;
+
+  TensorId forward(Layer& layer, const MicroBatch& micro, TensorId x);
+
+ private:
+  struct Inputs {
+    TensorId query = none, latent = none, key_rope = none;
+  };
+  TensorId attend_prompt(Layer& layer, const MicroBatch& micro, const Inputs& inputs);
+  TensorId attend_cache(Layer& layer, const MicroBatch& micro, const Inputs& inputs);
+  Count plain() const { return model_.head_dimension - model_.rope_dimension; }
+
+  KvCacheOps cache_{rank_};
+};
+
 struct CoreAttentionState {
   TensorId weights = none, mask = none, dropped = none, log_sum_exp = none, context = none;
 };
@@ -19,10 +41,9 @@ struct AttentionState {
   CoreAttentionState core;
 };
 
-class AttentionOps {
+class AttentionOps : BlockOps {
  public:
-  AttentionOps(const RankContext& rank, LinearOps& linears)
-      : rank_(rank), step_(rank.step), model_(rank.model), kernels_(rank.kernels), linears_(linears), cache_(rank) {}
+  using BlockOps::BlockOps;
 
   TensorId forward(Layer& layer, const MicroBatch& micro, TensorId x, AttentionState& state);
   // Adds to *dx in place, or makes it; dx null: not wanted.
@@ -40,12 +61,7 @@ class AttentionOps {
   void core_backward(Layer& layer, const MicroBatch& micro, const AttentionState& state, TensorId d_context,
                      TensorId dq, TensorId dk, TensorId dv);
 
-  const RankContext& rank_;
-  Step& step_;
-  const ModelDescription& model_;
-  const StackKernels& kernels_;
-  LinearOps& linears_;
-  KvCacheOps cache_;
+  KvCacheOps cache_{rank_};
 };
 
 }  // namespace tencache::generator

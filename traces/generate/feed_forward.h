@@ -21,10 +21,9 @@ struct ExpertsState {
   std::vector<FeedForwardState> experts;
 };
 
-class FeedForwardOps {
+class FeedForwardOps : BlockOps {
  public:
-  FeedForwardOps(const RankContext& rank, LinearOps& linears)
-      : rank_(rank), step_(rank.step), model_(rank.model), kernels_(rank.kernels), linears_(linears) {}
+  using BlockOps::BlockOps;
 
   // `last`: the block's product ends the layer. Returns none if the pass stops before that.
   TensorId forward(FeedForward& block, TensorId x, Count tokens, FeedForwardState& state, bool last);
@@ -36,12 +35,6 @@ class FeedForwardOps {
 
  private:
   Count expert_capacity(Count tokens) const;
-
-  const RankContext& rank_;
-  Step& step_;
-  const ModelDescription& model_;
-  const StackKernels& kernels_;
-  LinearOps& linears_;
 };
 
 }  // namespace tencache::generator

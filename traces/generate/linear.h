@@ -84,4 +84,18 @@ class LinearOps {
   bool taken_ = false;
 };
 
+// What the ops of the blocks are made with; all of it outlives them.
+class BlockOps {
+ public:
+  BlockOps(const RankContext& rank, LinearOps& linears)
+      : rank_(rank), step_(rank.step), model_(rank.model), kernels_(rank.kernels), linears_(linears) {}
+
+ protected:
+  const RankContext& rank_;
+  Step& step_;
+  const ModelDescription& model_;
+  const StackKernels& kernels_;
+  LinearOps& linears_;
+};
+
 }  // namespace tencache::generator

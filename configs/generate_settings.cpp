@@ -13,7 +13,6 @@
 #include "configs/stack_yaml.h"
 #include "core/error.h"
 #include "core/parse_number.h"
-#include "core/shell_words.h"
 #include "core/text.h"
 #include "core/units.h"
 #include "traces/generate/generate.h"

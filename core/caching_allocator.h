@@ -15,7 +15,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/caching_blocks.h"
 #include "core/caching_segments.h"
 #include "core/units.h"
 

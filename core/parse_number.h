@@ -9,12 +9,13 @@
 
 namespace tencache {
 
-// None: the text is not one finite number and nothing else.
-inline std::optional<double> parse_number(std::string_view text) {
-  double value = 0;
+// None: the text is not one finite number that the type can have, and nothing else.
+template <typename Number = double>
+std::optional<Number> parse_number(std::string_view text) {
+  Number value = 0;
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, value);
-  if (error != std::errc() || end != last || !std::isfinite(value)) return std::nullopt;
+  if (error != std::errc() || end != last || !std::isfinite(static_cast<double>(value))) return std::nullopt;
   return value;
 }
 

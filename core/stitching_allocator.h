@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "core/caching_allocator.h"
-#include "core/caching_blocks.h"
 #include "core/caching_segments.h"
 #include "core/units.h"
 

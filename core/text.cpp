@@ -10,7 +10,19 @@ namespace {
 
 bool continues_a_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
-// The code of the character that `text` begins with, and its bytes: none where that is no UTF-8.
+bool obeyed_by_terminals(char32_t code) {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x061c || code == 0x200e || code == 0x200f ||
+         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+}
+
+std::string escaped(const char* format, char32_t code) {
+  char text[16];
+  std::snprintf(text, sizeof text, format, static_cast<unsigned>(code));
+  return text;
+}
+
+}  // namespace
+
 std::pair<char32_t, std::size_t> first_character(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   const std::size_t length = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
@@ -25,18 +37,36 @@ std::pair<char32_t, std::size_t> first_character(std::string_view text) {
   return {valid ? code : lead, valid ? length : 0};
 }
 
-bool obeyed_by_terminals(char32_t code) {
-  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x061c || code == 0x200e || code == 0x200f ||
-         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+std::string quoted_word(std::string_view word) {
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_-+=./:,@%").find(c) != std::string_view::npos;
+  };
+  if (!word.empty() && std::ranges::all_of(word, is_plain)) return std::string(word);
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
 }
 
-std::string escaped(const char* format, char32_t code) {
-  char text[16];
-  std::snprintf(text, sizeof text, format, static_cast<unsigned>(code));
-  return text;
+std::vector<std::string> shell_words(std::string_view line) {
+  std::vector<std::string> words;
+  bool inside = false, quoted = false;  // a word, quotes
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == ' ' && !quoted) {
+      inside = false;
+      continue;
+    }
+    if (!inside) words.emplace_back();
+    inside = true;
+    if (line[i] == '\'') {
+      quoted = !quoted;
+    } else {
+      if (line[i] == '\\' && !quoted && i + 1 < line.size()) ++i;
+      words.back() += line[i];
+    }
+  }
+  return words;
 }
-
-}  // namespace
 
 std::string printable(std::string_view text) {
   std::string result;

@@ -1,12 +1,22 @@
-// Text for people: what a terminal may be given, how wide it is, lists.
+// Text for people: what a terminal may be given, how wide it is, lists, words of a shell.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tencache {
+
+// A word of a command line, quoted where a shell would take a space, a `$` and the like for its own.
+std::string quoted_word(std::string_view word);
+
+// The words of a line that quoted_word() wrote, with spaces between them.
+std::vector<std::string> shell_words(std::string_view line);
+
+// The code of the character that the text, which is not empty, begins with, and its bytes: 0 where that is no UTF-8.
+std::pair<char32_t, std::size_t> first_character(std::string_view text);
 
 // Text of others, such as a name in a trace, as part of a line: what a terminal would obey (control characters, the end
 // of a line among them, and those that turn the direction of writing) and what is no UTF-8 become `\xNN` or `\u{NNNN}`.

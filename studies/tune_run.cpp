@@ -9,7 +9,6 @@
 #include "configs/load_policy_library.h"
 #include "configs/tool_clock.h"
 #include "core/remark.h"
-#include "core/shell_words.h"
 #include "core/text.h"
 #include "policies/registry.h"
 #include "studies/deepspeed_memory.h"

@@ -4,7 +4,6 @@
 #include <variant>
 
 #include "core/check.h"
-#include "core/engine/tags.h"
 #include "core/error.h"
 
 namespace tencache {

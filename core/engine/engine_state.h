@@ -4,20 +4,52 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "core/engine/ledger.h"
 #include "core/engine/mapped_copies.h"
 #include "core/engine/moment.h"
 #include "core/engine/op_lanes.h"
 #include "core/engine/program_source.h"
-#include "core/engine/tensor_lives.h"
 #include "core/engine/transfer_table.h"
 #include "core/machine.h"
 #include "core/policy.h"
 #include "core/residency.h"
+#include "core/trace.h"
 
 namespace tencache {
+
+// How the engine recognises its own completions: the kind in the top byte of the tag, the rest is the kind's.
+enum class TagKind : std::uint8_t { transfer, op, gap };
+inline constexpr int tag_kind_shift = 56;
+
+inline Tag make_tag(TagKind kind, std::uint64_t value) {
+  return (static_cast<std::uint64_t>(kind) << tag_kind_shift) | value;
+}
+inline TagKind tag_kind(Tag tag) { return static_cast<TagKind>(tag >> tag_kind_shift); }
+inline std::uint64_t tag_value(Tag tag) { return tag & ((std::uint64_t{1} << tag_kind_shift) - 1); }
+
+// Which tensors have a value that somebody needs. By id of the memory; ids of tensors that have gone are used again.
+struct TensorLives {
+  // The value is needed no more: nothing copies it. A write, from the op's issue on, begins a new life.
+  std::vector<std::uint8_t> dead;
+  // It has had content in this life. Never with `dead`, but for victims that keep their room (FreeDead::when_victim).
+  std::vector<std::uint8_t> born;
+  // Destroyed by the program, and therefore dead; gone when the last transfer and copy are.
+  std::vector<std::uint8_t> doomed;
+
+  void reserve(std::size_t tensors) {  // these will begin
+    for (auto* flags : {&dead, &born, &doomed}) flags->reserve(tensors);
+  }
+  void begin(TensorId tensor) {
+    if (tensor >= dead.size()) {
+      for (auto* flags : {&dead, &born, &doomed}) flags->resize(tensor + std::size_t{1}, 0);
+    }
+    dead[tensor] = born[tensor] = doomed[tensor] = 0;
+  }
+};
 
 struct EngineState {
   // `program`, `timeline`: may be null. All must outlive it. Throws Error when the policy's layout does not suit the

@@ -55,8 +55,6 @@ template <>
 inline constexpr auto enum_texts<Decision::Kind> = std::to_array<std::string_view>({"fetch", "evict", "clean", "drop",
                                                                                     "promote", "cancel", "allocate",
                                                                                     "release", "refuse", "start_op"});
-// One line a decision: for messages of tests and for people.
-std::string describe(const Decision& decision);
 
 // Told of each decision as it is taken, before it shows in the view.
 using DecisionSink = std::function<void(const Decision& decision, const View& view)>;
@@ -66,28 +64,6 @@ struct EventLog {
   bool pretended = false;    // by the machine (Machine::pretends)
   std::vector<Input> inputs;
   std::vector<Decision> decisions;
-};
-
-// A machine that only repeats the completions of a log, in their order and at their times. That the engine submits what
-// it submitted then shows in its decisions; `diverged` tells only of a completion of something never submitted.
-class LogMachine final : public Machine {
- public:
-  explicit LogMachine(const EventLog& log) : log_(log), now_(log.start_ns) {}
-
-  Fence submit(const CopyCommand&, Tag) override { return ++last_fence_; }
-  Fence execute(const OpCommand&, Tag) override { return ++last_fence_; }
-  void cancel(Fence) override {}
-  bool wait(Completion& completion) override;
-  Nanoseconds now() const override { return now_; }
-  bool pretends() const override { return log_.pretended; }
-  const std::string& diverged() const { return diverged_; }
-
- private:
-  const EventLog& log_;
-  std::size_t next_ = 0;
-  Fence last_fence_ = 0;
-  Nanoseconds now_;
-  std::string diverged_;
 };
 
 }  // namespace tencache

@@ -1,8 +1,8 @@
 // The figures of a run: every nanosecond of the GPU lane is compute, a gap, or a stall with one cause. Counters only
 // grow; each iteration boundary keeps a copy of them.
 //
-// Lanes are those of core/timeline.h. A lane's time is attributed from its beginning on without holes: each call takes the
-// time from where the last one of the lane ended up to `until`, and nothing if that is past already. Only the GPU's
+// Lanes are those of core/timeline.h. A lane's time is attributed from its beginning on without holes: each call takes
+// the time from where the last one of the lane ended up to `until`, and nothing if that is past already. Only the GPU's
 // time is counted by cause and phase; of the CPU lane and the communication lane it is how long ops ran.
 #pragma once
 
@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/engine/lateness.h"
 #include "core/engine/moment.h"
 #include "core/machine_spec.h"
 #include "core/metrics.h"

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/check.h"
-#include "core/engine/tags.h"
 #include "core/error.h"
 
 namespace tencache {

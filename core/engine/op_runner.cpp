@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/check.h"
-#include "core/engine/tags.h"
 
 namespace tencache {
 namespace {

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "core/engine/lateness.h"
+#include "core/engine/moment.h"
 #include "core/machine.h"
 #include "core/machine_spec.h"
 

@@ -4,13 +4,13 @@
 
 #include <filesystem>
 
-#include "core/engine/replay_log.h"
 #include "executor/host_machine.h"
 #include "executor/replay_bodies.h"
 #include "policies/registry.h"
 #include "sim/sim_machine.h"
 #include "tests/property/auditor_machine.h"
 #include "tests/property/random_case.h"
+#include "tests/replay_log.h"
 
 namespace tencache {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "configs/generate_settings.h"
-#include "core/shell_words.h"
+#include "core/text.h"
 #include "tests/generate_cases.h"
 #include "tests/in_process.h"
 #include "traces/file/trace_file.h"

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "core/engine/engine.h"
-#include "core/engine/replay_log.h"
 #include "core/error.h"
 #include "executor/calibrate.h"
 #include "executor/cuda/cuda_device.h"
@@ -21,6 +20,7 @@
 #include "tests/live/fake_cuda_driver.h"
 #include "tests/property/auditor_machine.h"
 #include "tests/property/random_case.h"
+#include "tests/replay_log.h"
 #include "traces/transform/lower.h"
 
 namespace tencache {

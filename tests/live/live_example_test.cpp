@@ -11,8 +11,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "core/engine/replay_log.h"
 #include "tests/live/live_example_support.h"
+#include "tests/replay_log.h"
 
 namespace tencache::live_gpt {
 namespace {

@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "core/engine/replay_log.h"
 #include "core/error.h"
 #include "tests/live/live_support.h"
+#include "tests/replay_log.h"
 
 namespace tencache::live_test {
 namespace {

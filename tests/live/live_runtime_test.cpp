@@ -18,8 +18,8 @@
 #include <tuple>
 #include <vector>
 
-#include "core/engine/replay_log.h"
 #include "policies/registry.h"
+#include "tests/replay_log.h"
 
 namespace tencache {
 namespace {

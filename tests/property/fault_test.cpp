@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "core/engine/event_log.h"
-#include "core/engine/replay_log.h"
 #include "core/error.h"
 #include "core/fault_plan.h"
 #include "executor/host_machine.h"
@@ -18,6 +17,7 @@
 #include "sim/sim_machine.h"
 #include "tests/property/auditor_machine.h"
 #include "tests/property/random_case.h"
+#include "tests/replay_log.h"
 
 namespace tencache {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/shell_words.h"
+#include "core/text.h"
 
 namespace tencache {
 

@@ -1,11 +1,13 @@
-// The keys of a trace's lines, and reading one line: what trace_file.cpp and trace_writer.cpp share, for no one else.
+// Reading one line of a trace, and its versions: what trace_file.cpp and trace_writer.cpp share, for no one else.
 #pragma once
 
 #include <simdjson.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,125 +26,47 @@ Provenance provenance_of_sentence(std::string_view recorded_by);
 inline bool is_of_version_1(Role role) { return role < Role::kv_cache; }
 inline bool is_of_version_1(Phase phase) { return phase < Phase::prefill; }
 
+enum class KeySince : std::uint8_t { required, version_1, version_2, version_3 };  // all but the first may be left out
+
+template <typename Read>
+struct TraceKey {
+  std::string_view name;
+  KeySince since;
+  Read read;  // its value
+};
+
 // The keys of a kind of line, in the order the writer gives them.
-template <std::size_t n>
+template <typename Key, std::size_t n>
 struct TraceKeys {
   static_assert(n <= 32);
-  std::array<std::string_view, n> names;
-  std::uint32_t required;       // a bit per key
-  std::uint32_t version_2 = 0;  // those that came with that version
-  std::uint32_t version_3 = 0;
+  std::array<Key, n> all;
+  std::uint32_t required, version_2, version_3;  // a bit per key
 
+  constexpr TraceKeys(const std::array<Key, n>& keys)
+      : all(keys),
+        required(bits_of([](const Key& key) { return key.since == KeySince::required; })),
+        version_2(bits_of([](const Key& key) { return key.since == KeySince::version_2; })),
+        version_3(bits_of([](const Key& key) { return key.since == KeySince::version_3; })) {}
+
+  constexpr std::uint32_t bits(std::initializer_list<std::string_view> names) const {
+    return bits_of([names](const Key& key) { return std::ranges::find(names, key.name) != names.end(); });
+  }
   std::uint32_t later_than(int version) const { return (version < 2 ? version_2 : 0) | (version < 3 ? version_3 : 0); }
 
   std::string list() const {
-    std::string all;
-    for (std::string_view name : names) all += (all.empty() ? "" : ", ") + std::string(name);
-    return all;
+    std::string names;
+    for (const Key& key : all) names += (names.empty() ? "" : ", ") + std::string(key.name);
+    return names;
+  }
+
+ private:
+  template <typename Condition>
+  constexpr std::uint32_t bits_of(Condition condition) const {
+    std::uint32_t bits = 0;
+    for (std::size_t key = 0; key < n; ++key) bits |= condition(all[key]) ? 1u << key : 0;
+    return bits;
   }
 };
-
-namespace header_key {
-enum : std::size_t {
-  kind,
-  format_version,
-  model,
-  batch,
-  sequence_length,
-  precision,
-  hardware,
-  made_by,
-  made_with,
-  recorded_by,
-  stack,
-  tensor_count,
-  op_count,
-  count
-};
-}
-inline constexpr TraceKeys<header_key::count> header_keys{
-    {"kind", "format_version", "model", "batch", "sequence_length", "precision", "hardware", "made_by", "made_with",
-     "recorded_by", "stack", "tensor_count", "op_count"},
-    1u << header_key::kind | 1u << header_key::format_version,
-    1u << header_key::stack,
-    1u << header_key::made_by | 1u << header_key::made_with};
-
-namespace tensor_key {
-enum : std::size_t { kind, id, name, bytes, role, persistent, stored_bytes, count };
-}
-inline constexpr TraceKeys<tensor_key::count> tensor_keys{
-    {"kind", "id", "name", "bytes", "role", "persistent", "stored_bytes"}, 0b111111, 1u << tensor_key::stored_bytes};
-
-namespace op_key {
-enum : std::size_t {
-  kind,
-  id,
-  name,
-  phase,
-  device,
-  module,
-  duration_ns,
-  duration_source,
-  gap_before_ns,
-  flops,
-  bytes,
-  group,
-  placeable,
-  reorderable,
-  stream,
-  rank,
-  rendezvous,
-  kernel,
-  shape,
-  causal,
-  attention_kernel,
-  unaligned,
-  fp8,
-  launches,
-  step,
-  revealed_by,
-  cpu_duration_ns,
-  reads,
-  writes,
-  count
-};
-inline constexpr std::uint32_t of_kernel =
-    1u << kernel | 1u << shape | 1u << causal | 1u << attention_kernel | 1u << unaligned | 1u << fp8 | 1u << launches;
-inline constexpr std::uint32_t of_detail = 1u << step | 1u << revealed_by | 1u << cpu_duration_ns;
-}  // namespace op_key
-inline constexpr TraceKeys<op_key::count> op_keys{
-    {"kind",
-     "id",
-     "name",
-     "phase",
-     "device",
-     "module",
-     "duration_ns",
-     "duration_source",
-     "gap_before_ns",
-     "flops",
-     "bytes",
-     "group",
-     "placeable",
-     "reorderable",
-     "stream",
-     "rank",
-     "rendezvous",
-     "kernel",
-     "shape",
-     "causal",
-     "attention_kernel",
-     "unaligned",
-     "fp8",
-     "launches",
-     "step",
-     "revealed_by",
-     "cpu_duration_ns",
-     "reads",
-     "writes"},
-    1u << op_key::kind | 1u << op_key::id | 1u << op_key::name | 1u << op_key::phase | 1u << op_key::device |
-        1u << op_key::duration_ns | 1u << op_key::duration_source | 1u << op_key::reads | 1u << op_key::writes,
-    op_key::of_kernel | op_key::of_detail | 1u << op_key::stream};
 
 // Values of the line that is read, checked; every error is an Error that names file and line.
 class TraceLine {
@@ -188,29 +112,29 @@ class TraceLine {
     return result;
   }
 
-  // Calls read(key index, value) for each key of the object; unknown, repeated and missing keys are errors, and so are
-  // those that the file's version does not have. Returns a bit per key that is there.
-  template <std::size_t n, typename Read>
-  std::uint32_t each_field(Object& object, const TraceKeys<n>& keys, Read read) const {
+  // Calls read(key, value) for each key of the object; unknown, repeated and missing keys are errors, and so are those
+  // that the file's version does not have. Returns a bit per key that is there.
+  template <typename Key, std::size_t n, typename Read>
+  std::uint32_t each_field(Object& object, const TraceKeys<Key, n>& keys, Read read) const {
     std::uint32_t seen = 0;
     std::size_t expected = 0;  // keys mostly come in the writer's order, which leaves some out
     for (auto next : object) {
       simdjson::ondemand::field field;
       check(std::move(next).get(field));
       std::size_t key = expected;
-      while (key < n && !field.key().unsafe_is_equal(keys.names[key])) ++key;
+      while (key < n && !field.key().unsafe_is_equal(keys.all[key].name)) ++key;
       if (key == n) key = find_key(field, keys);
-      if (seen >> key & 1) fail("the key '" + std::string(keys.names[key]) + "' stands twice");
+      if (seen >> key & 1) fail("the key '" + std::string(keys.all[key].name) + "' stands twice");
       seen |= 1u << key;
       if (version < newest_trace_version) check_versions(keys, seen);
       expected = key + 1;
-      read(key, field.value());
+      read(keys.all[key], field.value());
     }
     if (version < newest_trace_version) check_versions(keys, seen);  // some stood before the version
     if (const std::uint32_t missing = keys.required & ~seen) {
       std::string names;
       for (std::size_t key = 0; key < n; ++key) {
-        if (missing >> key & 1) names += (names.empty() ? "'" : ", '") + std::string(keys.names[key]) + "'";
+        if (missing >> key & 1) names += (names.empty() ? "'" : ", '") + std::string(keys.all[key].name) + "'";
       }
       fail("missing " + names + "; the keys are " + keys.list());
     }
@@ -220,22 +144,22 @@ class TraceLine {
  private:
   [[noreturn]] void fail_json(simdjson::error_code error) const;
 
-  template <std::size_t n>
-  void check_versions(const TraceKeys<n>& keys, std::uint32_t seen) const {
+  template <typename Key, std::size_t n>
+  void check_versions(const TraceKeys<Key, n>& keys, std::uint32_t seen) const {
     const std::uint32_t later = seen & keys.later_than(version);
     if (later == 0) return;
     const auto key = static_cast<std::size_t>(std::bit_width(later)) - 1;
-    fail_version("key '" + std::string(keys.names[key]) + "'", (keys.version_3 >> key & 1) != 0 ? 3 : 2);
+    fail_version("key '" + std::string(keys.all[key].name) + "'", (keys.version_3 >> key & 1) != 0 ? 3 : 2);
   }
 
-  template <std::size_t n>
-  std::size_t find_key(simdjson::ondemand::field& field, const TraceKeys<n>& keys) const {
+  template <typename Key, std::size_t n>
+  std::size_t find_key(simdjson::ondemand::field& field, const TraceKeys<Key, n>& keys) const {
     std::string_view name;
     // Through a result, as a field's own function asks for another argument in some versions of simdjson (3.6).
     using Result = simdjson::simdjson_result<simdjson::ondemand::field>;
     check(Result(simdjson::ondemand::field(field)).unescaped_key().get(name));
     for (std::size_t key = 0; key < n; ++key) {
-      if (keys.names[key] == name) return key;
+      if (keys.all[key].name == name) return key;
     }
     fail("unknown key '" + std::string(name) + "'; the keys are " + keys.list());
   }

@@ -2,17 +2,57 @@
 // kernel keeps one fp32 number per row and head instead of the scores.
 #pragma once
 
-#include "traces/generate/kv_cache.h"
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "traces/generate/blocks.h"
+#include "traces/generate/context.h"
 #include "traces/generate/linear.h"
 #include "traces/generate/norm.h"
 
 namespace tencache::generator {
 
+// Inside the generator: the KV cache of a micro-batch in one layer, which grows piece by piece.
+
+// Of a layer that sees only the last `window` tokens (0: all), which the cache keeps; `width`: values of a token on
+// this rank. The micro-batch has a cache.
+struct CacheShape {
+  Count width = 0, window = 0;
+
+  // Tokens that one more token sees.
+  Count seen(Count tokens) const { return window != 0 && tokens > window ? window : tokens; }
+};
+
+class KvCacheOps {
+ public:
+  explicit KvCacheOps(const RankContext& rank) : step_(rank.step) {}
+
+  // Of a token's values, as they are kept.
+  static Bytes token_bytes(const Step& step, Count width);
+
+  // Adds the micro-batch's tokens, which `sources` have.
+  void write(const Module& module, const MicroBatch& micro, CacheShape shape, std::initializer_list<TensorId> sources);
+  // What a kernel reads to attend to all tokens that the last one sees: the pieces, or what an op expands them to.
+  std::vector<TensorId> read(const Module& module, const MicroBatch& micro, CacheShape shape);
+
+  // The kernel that does, and writes `context`.
+  void attend(const Module& module, const Cost& cost, std::span<const TensorId> reads, TensorId context);
+
+ private:
+  // Of new tokens it runs where the generation has that, and policies may place it.
+  void op(std::string_view name, const Module& module, Cost cost, std::span<const TensorId> reads,
+          std::span<const TensorId> writes);
+
+  Step& step_;
+};
+
 // DeepSeek's multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), forward.
 //
 // Keys and values of all heads are products of one narrow vector a token; only that vector and the rotated part of the
-// key, which the heads share, are cached. A prompt expands them and attends as usual. A new token multiplies its queries
-// with the expanding weight instead, attends to the narrow vectors of all heads at once, and expands what comes out.
+// key, which the heads share, are cached. A prompt expands them and attends as usual. A new token multiplies its
+// queries with the expanding weight instead, attends to the narrow vectors of all heads at once, and expands what comes
+// out.
 class LatentAttentionOps : BlockOps {
  public:
   using BlockOps::BlockOps;

@@ -111,8 +111,8 @@ inline constexpr auto enum_texts<BlockOrder> = std::to_array<std::string_view>({
 enum class Placeable : std::uint8_t { none, attention, all };
 template <>
 inline constexpr auto enum_texts<Placeable> = std::to_array<std::string_view>({"none", "attention", "all"});
-// How a generation's tokens choose their experts (traces/generate/generation.h). The defaults are fitted to Mixtral, whose
-// experts are nearly equally popular: docs/workloads.md, "Mixtures of experts".
+// How a generation's tokens choose their experts (traces/generate/generation.h). The defaults are fitted to Mixtral,
+// whose experts are nearly equally popular: docs/workloads.md, "Mixtures of experts".
 struct ExpertRouting {
   std::uint64_t seed = 1;
   double popularity = 0.16;  // Zipf's exponent: a layer's n-th most popular expert is chosen as n^-popularity

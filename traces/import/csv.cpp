@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "traces/import/csv_table.h"
 
 namespace tencache {
@@ -119,7 +120,7 @@ class TensorRows {
   // Codes in `birth`: the id of an op, -1 for "none", -2 for "always there".
   bool is_always_there() const {
     const std::string_view text = table_.field(birth_);
-    if (text.empty() || text == "-1" || CsvTable::parse_number(text)) return false;
+    if (text.empty() || text == "-1" || parse_number<std::uint64_t>(text)) return false;
     if (text != "-2")
       table_.fail("column 'birth' is '" + std::string(text) +
                   "'; it takes the id of an op, or -2 for a tensor that is always there");
@@ -183,7 +184,7 @@ class OpRows {
   std::string module_of_op() const {
     if (const std::string_view module = table_.field(module_); !module.empty()) return std::string(module);
     const std::string_view layer = table_.field(layer_);
-    return CsvTable::parse_number(layer) ? "layer" + std::string(layer) : std::string(layer);
+    return parse_number<std::uint64_t>(layer) ? "layer" + std::string(layer) : std::string(layer);
   }
 
   CsvTable table_;
@@ -258,7 +259,7 @@ class CsvImporter {
       if (rest.empty()) return;
       const std::string_view word = rest.substr(0, rest.find(' '));
       rest.remove_prefix(word.size());
-      const std::optional<std::uint64_t> id = CsvTable::parse_number(word);
+      const std::optional<std::uint64_t> id = parse_number<std::uint64_t>(word);
       if (!id) {
         ops_.table().fail("column '" + ops_.table().column(column) + "' holds '" + std::string(word) +
                           "'; it takes ids of tensors, separated by spaces");

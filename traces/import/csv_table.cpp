@@ -1,9 +1,9 @@
 #include "traces/import/csv_table.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 
 namespace tencache {
 namespace {
@@ -28,10 +28,9 @@ std::optional<Nanoseconds> milliseconds_to_ns(std::string_view text) {
   if (i < text.size()) {
     if (text[i] != 'e' && text[i] != 'E') return std::nullopt;
     if (++i < text.size() && text[i] == '+') ++i;
-    int exponent = 0;
-    const auto [rest, error] = std::from_chars(text.data() + i, text.data() + text.size(), exponent);
-    if (error != std::errc() || rest != text.data() + text.size()) return std::nullopt;
-    point += exponent;
+    const auto exponent = parse_number<int>(text.substr(i));
+    if (!exponent) return std::nullopt;
+    point += *exponent;
   }
   const std::size_t zeros = std::min(digits.find_first_not_of('0'), digits.size());
   digits.erase(0, zeros);
@@ -83,7 +82,7 @@ std::string CsvTable::column_list() const {
 std::uint64_t CsvTable::number(std::size_t column, std::uint64_t largest, bool optional) const {
   const std::string_view text = field(column);
   if (text.empty() && optional) return 0;
-  const std::optional<std::uint64_t> value = parse_number(text);
+  const std::optional<std::uint64_t> value = parse_number<std::uint64_t>(text);
   if (!value || *value > largest) {
     fail("column '" + columns_[column] + "' is '" + std::string(text) + "'; it takes a whole number from 0 to " +
          std::to_string(largest));
@@ -100,13 +99,6 @@ Nanoseconds CsvTable::milliseconds(std::size_t column, bool optional) const {
          "'; it takes a time in milliseconds, like 0.197632, that is not negative");
   }
   return *value;
-}
-
-std::optional<std::uint64_t> CsvTable::parse_number(std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || rest != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 void CsvTable::fail(std::string message) const {

@@ -35,7 +35,6 @@ class CsvTable {
   std::uint64_t number(std::size_t column, std::uint64_t largest, bool optional = false) const;
   // Milliseconds, written as a decimal number, to the nearest nanosecond.
   Nanoseconds milliseconds(std::size_t column, bool optional = false) const;
-  static std::optional<std::uint64_t> parse_number(std::string_view text);
 
   // Of the present row.
   [[noreturn]] void fail(std::string message) const;

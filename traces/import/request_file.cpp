@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "traces/file/file_io.h"
 #include "traces/import/csv_table.h"
 
@@ -30,7 +31,7 @@ std::vector<RequestLengths> read_csv(const std::string& file) {
   std::vector<RequestLengths> requests;
   while (table.next_row()) {
     const auto number = [&](std::size_t index) {
-      const auto value = CsvTable::parse_number(table.field(index));
+      const auto value = parse_number<std::uint64_t>(table.field(index));
       if (value && *value >= 1 && *value <= longest_request) return *value;
       table.fail(table.column(index) + ": '" + std::string(table.field(index)) + "' is not " + range());
     };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <random>
@@ -10,6 +9,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 
 namespace tencache {
 namespace {
@@ -31,14 +31,6 @@ class Numbers {
   NamePool& names_;
   std::unordered_map<NameId, std::size_t> number_of_;
 };
-
-std::optional<double> number(std::string_view text) {
-  double value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end || !std::isfinite(value)) return std::nullopt;
-  return value;
-}
 
 bool same_op(const Trace& one, const Trace& other, OpIndex index) {
   const Op& a = one.ops[index];
@@ -118,9 +110,9 @@ Trace jittered(Trace trace, double spread, std::uint64_t seed) {
 
 double parse_scale(const std::string& option, const std::string& text) {
   const std::size_t slash = text.find('/');
-  const std::optional<double> above = number(std::string_view(text).substr(0, slash));
+  const std::optional<double> above = parse_number(std::string_view(text).substr(0, slash));
   const std::optional<double> below =
-      slash == std::string::npos ? std::optional(1.0) : number(std::string_view(text).substr(slash + 1));
+      slash == std::string::npos ? std::optional(1.0) : parse_number(std::string_view(text).substr(slash + 1));
   if (above && below && *below > 0) {
     const double factor = *above / *below;
     if (factor >= 0 && factor <= 1) return factor;

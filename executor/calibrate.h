@@ -104,13 +104,13 @@ struct LinkFigures {
 LinkFigures fit_link(const std::vector<CopyTime>& times);
 
 // ---- Parts of it, each in a file of its own.
-// calibrate_memory.cpp. Says in `not_measured` where locking memory is refused.
+// calibrate_memory.cpp
+std::vector<AcceleratorCost> time_accelerator(Accelerator& accelerator, bool quick);
+// Says in `not_measured` where locking memory is refused.
 std::vector<MemoryCost> time_memory(bool quick, std::vector<std::string>& not_measured);
 // One matrix product, one triad; seconds each takes.
 double time_matmul();
 double time_triad();
-// calibrate_accelerator.cpp
-std::vector<AcceleratorCost> time_accelerator(Accelerator& accelerator, bool quick);
 inline constexpr double matmul_operations = 2.0 * 256 * 256 * 256;
 inline constexpr double triad_traffic = 3.0 * 64 * 1024 * 1024;
 // calibrate_files.cpp. The tier's files are written once over `bytes`, then read and written for `seconds` each way.

@@ -13,8 +13,7 @@
 // `calibrate`). Pages never touched before are zeroed by the kernel, which is slow (a fraction of a GB/s on a virtual
 // machine): `prefault` does that in the constructor.
 //
-// With an accelerator the pages are locked for it (pinned_segments.h), and `pieces` says where a chunk's pages lie
-// there.
+// With an accelerator the pages are locked for it (PinnedSegments), and `pieces` says where a chunk's pages lie there.
 //
 // Threading: as tier_memory.h says.
 #pragma once
@@ -33,11 +32,39 @@
 #include "executor/extent_allocator.h"
 #include "executor/file_descriptor.h"
 #include "executor/hidden_pages.h"
-#include "executor/pinned_segments.h"
 #include "executor/tensor_ranges.h"
 #include "executor/tier_memory.h"
 
 namespace tencache {
+
+// A file in memory mapped once more, in segments that are locked for an accelerator's copies as they come into use.
+// Not thread-safe.
+class PinnedSegments {
+ public:
+  // Without an accelerator there are none. The file stays open; `tier` is for messages.
+  PinnedSegments(std::shared_ptr<Accelerator> accelerator, std::string tier, int file, Bytes file_bytes);
+  ~PinnedSegments();
+  PinnedSegments(const PinnedSegments&) = delete;
+  PinnedSegments& operator=(const PinnedSegments&) = delete;
+
+  // The file is used up to there. Throws Error when the system refuses.
+  void cover(Bytes used_bytes);
+  // Appends where the first `bytes` of the extent lie; they are covered.
+  void locate(const Extent& extent, Bytes bytes, std::vector<HostPiece>& pieces) const;
+  // Why a segment could not be locked; empty if all of them are.
+  const std::string& refusal() const { return refusal_; }
+
+ private:
+  Bytes bytes_of(std::size_t segment) const;
+
+  std::shared_ptr<Accelerator> accelerator_;
+  std::string tier_;
+  int file_;
+  Bytes file_bytes_;
+  std::vector<std::byte*> segments_;
+  std::vector<bool> pinned_;  // by segment
+  std::string refusal_;
+};
 
 struct AlignedDelete {
   void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{page_bytes}); }

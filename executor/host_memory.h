@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,13 +14,37 @@
 
 #include "core/fault_plan.h"
 #include "core/machine.h"
+#include "core/machine_spec.h"
 #include "executor/accelerator.h"
 #include "executor/chunk_memory.h"
 #include "executor/copy_lane.h"
-#include "executor/staging_buffers.h"
 #include "executor/swap_file.h"
 
 namespace tencache {
+
+// Buffers of CPU memory through which copies between two other tiers go (MachineSpec::staging): one range, locked in
+// memory where the system allows that, and page-locked for the accelerator if there is one.
+class StagingBuffers {
+ public:
+  // A machine may have none. The accelerator outlives this; it may be null. Throws Error if there is no memory; memory
+  // that cannot be locked is said on stderr.
+  StagingBuffers(const MachineSpec& spec, Accelerator* accelerator);
+  ~StagingBuffers();
+  StagingBuffers(const StagingBuffers&) = delete;
+  StagingBuffers& operator=(const StagingBuffers&) = delete;
+
+  // The buffers from `first` on, which `bytes` take.
+  std::byte* address(std::uint64_t first, Bytes bytes) const;
+  // A line for people; empty if there are none.
+  std::string describe() const;
+
+ private:
+  Bytes count_, buffer_bytes_;
+  Accelerator* accelerator_;
+  Bytes stride_ = 0;
+  std::byte* memory_ = nullptr;
+  bool pinned_ = false, locked_ = false;
+};
 
 struct HostMachineOptions {
   bool pace = true;             // keep to the links' bandwidth and latency

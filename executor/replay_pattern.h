@@ -6,7 +6,11 @@
 
 #include <cstdint>
 
-#include "executor/host_device.h"
+#ifdef __CUDACC__
+#define TENCACHE_HOST_DEVICE __host__ __device__
+#else
+#define TENCACHE_HOST_DEVICE
+#endif
 
 namespace tencache::replay_pattern {
 

@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "executor/cuda/cuda_backend.h"
 #include "executor/cuda/cuda_memory.h"
-#include "executor/cuda/cuda_replay_kernels.h"
+#include "executor/replay_bodies.h"
 
 namespace tencache {
 namespace {
@@ -192,7 +192,7 @@ std::unique_ptr<DirectFiles> CudaDevice::direct_files(std::string& reason) {
   return std::make_unique<CudaDirectFiles>(*files, *this);
 }
 
-std::unique_ptr<ReplayKernels> CudaDevice::replay_kernels() { return std::make_unique<CudaReplayKernels>(*this); }
+std::unique_ptr<ReplayKernels> CudaDevice::replay_kernels() { return make_replay_kernels(*this); }
 
 std::shared_ptr<Accelerator> open_cuda(int ordinal) { return std::make_shared<CudaDevice>(cuda_driver(), ordinal); }
 

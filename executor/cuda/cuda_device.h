@@ -53,4 +53,7 @@ class CudaDevice final : public Accelerator {
   bool direct_memory_ = false;  // its memory can be other devices' destination
 };
 
+// cuda_replay_kernels.cpp. The device outlives them.
+std::unique_ptr<ReplayKernels> make_replay_kernels(CudaDevice& device);
+
 }  // namespace tencache

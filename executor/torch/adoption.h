@@ -6,9 +6,36 @@
 #include <c10/core/StorageImpl.h>
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <vector>
 
 namespace tencache::paging {
+
+// Storages in files that PyTorch has mapped: torch.load(mmap=True), safetensors. A whole mapping is a storage, and
+// tensors have storages that are parts of it. Any thread may call.
+
+// How storages that are parts of others are told from the rest: by one of them, a part of `whole`. Call it first.
+void know_parts(const at::Tensor& part, const c10::StorageImpl* whole);
+// PyTorch has mapped it, or what it is a part of.
+bool is_mapped(const c10::StorageImpl& storage);
+
+// Storages of one mapping may have bytes in common, and whoever holds the mapping can make more of them at any time. So
+// a part of it is memory of its own only where all parts are known, nothing else holds the mapping, and they do not
+// overlap.
+class MappedParts {
+ public:
+  // `all`: all tensors of the program.
+  explicit MappedParts(const std::vector<at::Tensor>& all);
+  bool is_shared(const c10::StorageImpl& storage) const;
+
+ private:
+  using Parts = std::set<const c10::StorageImpl*>;
+  static bool overlap(const Parts& parts);
+
+  std::map<const c10::StorageImpl*, Parts> parts_;  // by what they are parts of
+  std::set<const c10::StorageImpl*> shared_;
+};
 
 enum class Adoption { adopted, left_in_file, paged_before, empty, mapped, foreign };
 // empty: no memory on the device whose tensors are paged. foreign: memory that is neither the CPU allocator's own nor
@@ -18,8 +45,8 @@ enum class Adoption { adopted, left_in_file, paged_before, empty, mapped, foreig
 Adoption adopt(c10::StorageImpl& storage);
 // As `adopt`, and those in private mappings of files. `all`: all tensors of the program. Storages of one mapping may
 // have bytes in common (a second read of the same weights); then, or if others may come because the file is still open,
-// all of the mapping's are `foreign`. left_in_file: adopted, too, but nothing was copied: nobody has written to it, and the
-// file is the storage's copy on disk from now on. Small ones are copied.
+// all of the mapping's are `foreign`. left_in_file: adopted, too, but nothing was copied: nobody has written to it, and
+// the file is the storage's copy on disk from now on. Small ones are copied.
 struct Adopted {
   Adoption how = Adoption::empty;
   std::uint64_t bytes = 0;

@@ -46,7 +46,7 @@ class Pager {
   std::atomic<Allocations> allocations = Allocations::all;
   std::atomic<bool> split_all_lists = false;
   std::atomic<std::uint64_t> split_ops = 0;
-  std::atomic<c10::DeleterFnPtr> deleter_of_parts = nullptr;  // mapped_parts.h; null: not known
+  std::atomic<c10::DeleterFnPtr> deleter_of_parts = nullptr;  // adoption.h; null: not known
 
  private:
   Pager() = default;

@@ -6,7 +6,7 @@
 // threads, and PyTorch's own memory elsewhere. One of the two devices is paged, the other's tensors are left alone.
 // Ops: a boxed fallback above autograd. Ops that are made of others are looked through; of every other op the tensors
 // are brought in and pinned, whatever runs inside it. What is read and written comes from the op's schema, corrected by
-// the lists in executor/torch/recorder/op_lists.h.
+// the lists in executor/torch/recorder/op_schema.cpp.
 //
 // Ops on lists of tensors (`_foreach_*`, fused optimizers) run in groups of at most tencache_live::group_bytes: tensor
 // by tensor they do the same, to the bit.

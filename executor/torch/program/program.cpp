@@ -14,7 +14,6 @@
 #include "executor/live/live_abi.h"
 #include "executor/torch/adoption.h"
 #include "executor/torch/lent_tensors.h"
-#include "executor/torch/mapped_parts.h"
 #include "executor/torch/paging.h"
 #include "executor/torch/program/update.h"
 #include "executor/torch/recorder/op_schema.h"
@@ -97,8 +96,8 @@ extern "C" {
 
 const char* tencache_program_message() { return failure_message.c_str(); }
 
-// Off: only what ops on paged tensors allocate is paged, so that data sets, tokenizers and the like are left alone. On a
-// GPU there are none, and this is without effect.
+// Off: only what ops on paged tensors allocate is paged, so that data sets, tokenizers and the like are left alone. On
+// a GPU there are none, and this is without effect.
 void tencache_program_page_all(int on) {
   const tencache_live* const live = paging::attached();
   const bool all = on != 0 || (live != nullptr && live->on_accelerator != 0);

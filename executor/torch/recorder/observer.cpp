@@ -31,7 +31,6 @@
 
 #include "executor/torch/recorder/observed_step.h"
 #include "executor/torch/recorder/op_schema.h"
-#include "executor/torch/recorder/op_work.h"
 
 namespace tencache {
 namespace {

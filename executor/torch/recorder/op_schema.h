@@ -1,4 +1,4 @@
-// What an op of LibTorch reads and writes, by its schema and op_lists.h, and the storages behind its arguments.
+// What an op of LibTorch reads and writes, by its schema and lists, and the storages behind its arguments.
 //
 // Used where ops are intercepted and where they are only observed. Depends on LibTorch alone (1.13 and newer): the
 // observer compiles this file in a user's own PyTorch.

@@ -10,10 +10,12 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
 #include "core/trace.h"
 #include "studies/question_options.h"
 
@@ -48,6 +50,13 @@ py::tuple names_of(std::size_t count) {
   py::tuple names(count);
   for (std::size_t i = 0; i < count; ++i) names[i] = py::str(std::string(to_string(static_cast<Enum>(i))));
   return names;
+}
+
+// Throws Error that lists the valid names.
+template <typename Enum>
+Enum named(const std::string& text, const char* what) {
+  if (const std::optional<Enum> value = parse_enum<Enum>(text)) return *value;
+  throw Error(std::string(what) + ": unknown '" + text + "'; valid are " + enum_names<Enum>());
 }
 
 // Names are bytes of any kind; what is not UTF-8 becomes U+FFFD.

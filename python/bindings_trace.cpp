@@ -1,14 +1,173 @@
 // Traces as arrays: copies out, checked copies in, so that no array can outlive or break a trace.
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <map>
 
 #include "core/error.h"
+#include "core/trace.h"
 #include "python/bindings.h"
-#include "python/trace_rows.h"
 #include "traces/file/trace_file.h"
 
 namespace tencache {
 namespace {
+
+// Tensors, ops, kernels and details of a trace as rows of NumPy arrays, and back with every number checked.
+
+inline constexpr std::size_t device_count = 2, duration_source_count = 2, op_stream_count = 2;
+
+struct TensorRow {
+  std::uint64_t bytes, stored_bytes;
+  std::uint32_t name;
+  std::uint8_t role;
+  bool persistent;
+};
+
+struct OpRow {
+  std::int64_t duration_ns, gap_before_ns;
+  std::uint64_t flops, bytes;
+  std::uint32_t name, module, rendezvous, kernel, detail;
+  std::int32_t group;
+  std::uint16_t rank;
+  std::uint8_t phase, device, duration_source, stream;
+  bool placeable, reorderable;
+};
+
+struct KernelRow {
+  std::uint64_t shape[6];
+  std::uint32_t launches;
+  std::uint8_t kind, attention;
+  bool causal, unaligned, fp8;
+};
+
+struct DetailRow {
+  std::int64_t cpu_duration_ns;
+  std::uint32_t step, revealed_by;
+};
+
+template <typename T>
+using ArrayColumn = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+template <typename T>
+void check_line(const ArrayColumn<T>& array, const char* name) {
+  if (array.ndim() != 1) throw Error(std::string(name) + ": must have one dimension");
+}
+
+// Throws Error where the value is not below the count of what there is.
+void check_below(std::uint64_t value, std::uint64_t count, const char* what, std::size_t row) {
+  if (value < count) return;
+  throw Error("row " + std::to_string(row) + ": " + what + " " + std::to_string(value) + " does not exist; there are " +
+              std::to_string(count));
+}
+
+TensorRow row_of(const Tensor& tensor) {
+  return {tensor.bytes, tensor.stored_bytes, tensor.name, static_cast<std::uint8_t>(tensor.role), tensor.persistent};
+}
+
+OpRow row_of(const Op& op) {
+  return {op.duration_ns,
+          op.gap_before_ns,
+          op.flops,
+          op.bytes,
+          op.name,
+          op.module,
+          op.rendezvous,
+          op.kernel,
+          op.detail,
+          op.group,
+          op.rank,
+          static_cast<std::uint8_t>(op.phase),
+          static_cast<std::uint8_t>(op.device),
+          static_cast<std::uint8_t>(op.duration_source),
+          static_cast<std::uint8_t>(op.stream),
+          op.placeable,
+          op.reorderable};
+}
+
+KernelRow row_of(const Kernel& kernel) {
+  KernelRow row{{},
+                kernel.launches,
+                static_cast<std::uint8_t>(kernel.kind),
+                static_cast<std::uint8_t>(kernel.attention),
+                kernel.causal,
+                kernel.unaligned,
+                kernel.fp8};
+  std::ranges::copy(kernel.shape, row.shape);
+  return row;
+}
+
+DetailRow row_of(const OpDetail& detail) { return {detail.cpu_duration_ns, detail.step, detail.revealed_by}; }
+
+Tensor tensor_of(const TensorRow& row, const NamePool& names, std::size_t index) {
+  check_below(row.name, names.size(), "name", index);
+  check_below(row.role, role_count, "role", index);
+  return {row.name, static_cast<Role>(row.role), row.persistent, row.bytes, row.stored_bytes};
+}
+
+// All but the accesses. The names, kernels and details are the trace's.
+Op op_of(const OpRow& row, const Trace& trace, std::size_t index) {
+  const NamePool& names = trace.names;
+  check_below(row.name, names.size(), "name", index);
+  check_below(row.module, names.size(), "module", index);
+  check_below(row.rendezvous, names.size(), "rendezvous", index);
+  check_below(row.kernel, trace.kernels.size(), "kernel", index);
+  check_below(row.detail, trace.details.size(), "detail", index);
+  check_below(row.phase, phase_count, "phase", index);
+  check_below(row.device, device_count, "device", index);
+  check_below(row.duration_source, duration_source_count, "duration_source", index);
+  check_below(row.stream, op_stream_count, "stream", index);
+  Op op;
+  op.name = row.name;
+  op.module = row.module;
+  op.rendezvous = row.rendezvous;
+  op.kernel = row.kernel;
+  op.detail = row.detail;
+  op.group = row.group;
+  op.phase = static_cast<Phase>(row.phase);
+  op.device = static_cast<Device>(row.device);
+  op.duration_source = static_cast<DurationSource>(row.duration_source);
+  op.stream = static_cast<OpStream>(row.stream);
+  op.placeable = row.placeable;
+  op.reorderable = row.reorderable;
+  op.rank = row.rank;
+  op.duration_ns = row.duration_ns;
+  op.gap_before_ns = row.gap_before_ns;
+  op.flops = row.flops;
+  op.bytes = row.bytes;
+  return op;
+}
+
+// All of a trace that has none yet. Row 0 is that of ops of which nothing is known.
+void take_kernels(Trace& trace, const ArrayColumn<KernelRow>& rows) {
+  check_line(rows, "kernels");
+  for (std::size_t i = 0; i < static_cast<std::size_t>(rows.size()); ++i) {
+    const KernelRow& row = rows.data()[i];
+    check_below(row.kind, kernel_kind_count, "kind", i);
+    check_below(row.attention, attention_kernel_count, "attention", i);
+    Kernel kernel{static_cast<KernelKind>(row.kind),
+                  static_cast<AttentionKernel>(row.attention),
+                  row.causal,
+                  row.unaligned,
+                  row.fp8,
+                  row.launches,
+                  std::to_array(row.shape)};
+    if (trace.kernels.intern(kernel) == i) continue;
+    throw Error("kernels: row " + std::to_string(i) +
+                (i == 0 ? " is for ops without a kernel: unknown, launched once" : " came before"));
+  }
+}
+
+void take_details(Trace& trace, const ArrayColumn<DetailRow>& rows) {
+  check_line(rows, "details");
+  trace.details.clear();
+  for (std::size_t i = 0; i < static_cast<std::size_t>(rows.size()); ++i) {
+    const DetailRow& row = rows.data()[i];
+    trace.details.push_back({row.step, row.revealed_by, row.cpu_duration_ns});
+  }
+  if (trace.details.empty() || trace.details.front() != OpDetail{}) {
+    throw Error("details: row 0 is for ops without a detail: step 0, revealed_by NONE, cpu_duration_ns 0");
+  }
+}
 
 template <typename Row, typename Items>
 py::array rows_of(const Items& items) {
@@ -61,12 +220,6 @@ py::tuple accesses(const PythonTrace& self, std::span<const TensorId> (Trace::*o
   return py::make_tuple(to_array(offsets), to_array(ids));
 }
 
-template <typename Enum>
-Enum parse(const std::string& text, const char* what) {
-  if (const std::optional<Enum> value = parse_enum<Enum>(text)) return *value;
-  throw Error(std::string(what) + ": unknown '" + text + "'; valid are " + enum_names<Enum>());
-}
-
 py::dict header_of(const PythonTrace& self) {
   const TraceHeader& header = self.trace.header;
   py::dict result;
@@ -85,30 +238,26 @@ py::dict header_of(const PythonTrace& self) {
 }
 
 void set_header(PythonTrace& self, const py::dict& values) {
+  static const std::map<std::string_view, std::string TraceHeader::*> texts = {
+      {"model", &TraceHeader::model},
+      {"precision", &TraceHeader::precision},
+      {"hardware", &TraceHeader::hardware},
+      {"recorded_by", &TraceHeader::recorded_by},
+      {"stack", &TraceHeader::stack}};
   TraceHeader header;
   for (const auto& [key, value] : values) {
     const std::string name = py::cast<std::string>(key);
-    if (name == "model") {
-      header.model = py::cast<std::string>(value);
-    } else if (name == "batch") {
-      header.batch = py::cast<std::uint64_t>(value);
-    } else if (name == "sequence_length") {
-      header.sequence_length = py::cast<std::uint64_t>(value);
-    } else if (name == "precision") {
-      header.precision = py::cast<std::string>(value);
-    } else if (name == "hardware") {
-      header.hardware = py::cast<std::string>(value);
+    if (const auto words = texts.find(name); words != texts.end()) {
+      header.*words->second = py::cast<std::string>(value);
+    } else if (name == "batch" || name == "sequence_length") {
+      (name == "batch" ? header.batch : header.sequence_length) = py::cast<std::uint64_t>(value);
     } else if (name == "made_by") {
       const std::string text = py::cast<std::string>(value);  // empty: not known
-      if (!text.empty()) header.provenance.made_by = parse<MadeBy>(text, "made_by");
+      if (!text.empty()) header.provenance.made_by = named<MadeBy>(text, "made_by");
     } else if (name == "made_with") {
       for (const auto& [option, text] : py::cast<py::dict>(value)) {
         header.provenance.made_with.emplace_back(py::cast<std::string>(option), py::cast<std::string>(text));
       }
-    } else if (name == "recorded_by") {
-      header.recorded_by = py::cast<std::string>(value);
-    } else if (name == "stack") {
-      header.stack = py::cast<std::string>(value);
     } else {
       throw Error("header: unknown key '" + name +
                   "'; valid are model, batch, sequence_length, precision, hardware, made_by, made_with, recorded_by, "
@@ -183,7 +332,7 @@ std::shared_ptr<PythonTrace> from_arrays(const py::dict& header, const std::vect
 
 TensorId add_tensor(PythonTrace& self, const std::string& name, Bytes bytes, const std::string& role, bool persistent,
                     Bytes stored_bytes) {
-  const TensorId id = self.trace.add_tensor(name, bytes, parse<Role>(role, "role"), persistent);
+  const TensorId id = self.trace.add_tensor(name, bytes, named<Role>(role, "role"), persistent);
   self.trace.tensors[id].stored_bytes = stored_bytes;
   ++self.revision;
   return id;
@@ -193,9 +342,9 @@ TensorId add_tensor(PythonTrace& self, const std::string& name, Bytes bytes, con
 Kernel kernel_of(const std::string& kind, const std::vector<std::uint64_t>& shape, bool causal,
                  const std::string& attention_kernel, bool unaligned, bool fp8, std::uint32_t launches) {
   Kernel kernel;
-  if (!kind.empty()) kernel.kind = parse<KernelKind>(kind, "kernel");
+  if (!kind.empty()) kernel.kind = named<KernelKind>(kind, "kernel");
   if (!attention_kernel.empty()) {
-    kernel.attention = parse<AttentionKernel>(attention_kernel, "attention_kernel");
+    kernel.attention = named<AttentionKernel>(attention_kernel, "attention_kernel");
   }
   kernel.causal = causal;
   kernel.unaligned = unaligned;
@@ -227,10 +376,10 @@ OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<Ten
   op.module = self.trace.names.intern(module);
   op.rendezvous = self.trace.names.intern(rendezvous);
   op.group = group;
-  op.phase = parse<Phase>(phase, "phase");
-  op.device = parse<Device>(device, "device");
-  op.duration_source = parse<DurationSource>(duration_source, "duration_source");
-  op.stream = parse<OpStream>(stream, "stream");
+  op.phase = named<Phase>(phase, "phase");
+  op.device = named<Device>(device, "device");
+  op.duration_source = named<DurationSource>(duration_source, "duration_source");
+  op.stream = named<OpStream>(stream, "stream");
   op.placeable = placeable;
   op.reorderable = reorderable;
   op.rank = rank;

@@ -1,17 +1,22 @@
 #include "gui/model/document.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <stdexcept>
 
+#include "answers/described.h"
 #include "answers/manifest.h"
 #include "answers/result.h"
 #include "answers/result_file.h"
+#include "answers/schemas.h"
 #include "configs/machine_yaml.h"
 #include "configs/price_table.h"
 #include "configs/shipped_files.h"
 #include "core/error.h"
-#include "gui/model/sweep_file.h"
+#include "core/parse_number.h"
 #include "gui/model/timeline_file.h"
 #include "studies/sweep/sweep_results.h"
 #include "studies/workload.h"
@@ -20,6 +25,92 @@
 
 namespace tencache::gui {
 namespace {
+
+// What each command prints is told by members that only it has.
+struct Kind {
+  const char* name;
+  std::vector<const char*> members;
+};
+const std::vector<Kind> kinds = {{"diff", {"pairs", "only_in_a", "only_in_b"}},
+                                 {"reproduce", {"reproduced", "results"}},
+                                 {"info", {"header", "largest_working_set"}},
+                                 {"policies", {"name", "summary", "source", "options"}},
+                                 {"machines", {"name", "tiers", "links"}},
+                                 {"models", {"name", "family", "parameters"}},
+                                 {"prices", {"name", "sha256", "machines"}},
+                                 {"prices import", {"prices", "cloud", "notes"}},
+                                 {"generate", {"trace", "sha256", "ops", "tensors", "parameters"}},
+                                 {"import", {"trace", "sha256", "ops", "tensors"}},
+                                 {"calibrate", {"copies", "memory", "compute", "not_measured"}},
+                                 {"training", {"training"}}};
+
+// What the document is, by its members; empty where no command of tencache prints it.
+std::string kind_of_document(const Json& document) {
+  const Json& object = document.is_array() && !document.empty() ? document.front() : document;
+  for (const Kind& kind : kinds) {
+    const bool has_all = std::ranges::all_of(
+        kind.members, [&](const char* name) { return object.is_object() && object.contains(name); });
+    if (has_all) return kind.name;
+  }
+  return "";
+}
+
+// Rows of a sweep that `tencache sweep --json` printed, or that --csv wrote.
+
+// Of CSV, where what is not known is empty.
+void read(const std::string& text, std::string& field) { field = text; }
+void read(const std::string& text, bool& field) { field = text == "true" || text == "1"; }
+void read(const std::string& text, std::uint64_t& field) { field = std::stoull(text); }
+void read(const std::string& text, double& field) {
+  const std::optional<double> number = parse_number(text);
+  if (!number) throw std::invalid_argument("no number");
+  field = *number;
+}
+template <typename Value>
+void read(const std::string& text, std::optional<Value>& field) {
+  if (!text.empty()) read(text, field.emplace());
+}
+
+// Whether a JSON document or a table is one; its rows. Throw Error that names the file.
+bool is_sweep(const Json& document) {
+  return document.is_object() && document.contains("sweep") && document.contains("rows");
+}
+
+std::vector<SweepRow> read_sweep_rows(const Json& document, const std::string& file) {
+  try {
+    std::vector<SweepRow> rows;
+    for (const Json& json : document.at("rows")) {
+      for_each_field(rows.emplace_back(),
+                     [&](const char* name, auto& field) { read_answer(json.at(name), field, name); });
+    }
+    return rows;
+  } catch (const std::exception& error) {
+    throw Error(file, 0, std::string("is no sweep of tencache, or damaged: ") + error.what());
+  }
+}
+
+bool is_sweep(const DataTable& table) {
+  bool all = true;
+  const SweepRow row;
+  for_each_field(row,
+                 [&](const char* name, const auto&) { all = all && table.find_column(name) != DataTable::unsorted; });
+  return all;
+}
+
+std::vector<SweepRow> read_sweep_rows(const DataTable& table, const std::string& file) {
+  std::vector<SweepRow> rows(table.row_count());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for_each_field(rows[i], [&](const char* name, auto& field) {
+      const std::string text = table.raw(i, table.find_column(name));
+      try {
+        read(text, field);
+      } catch (const std::logic_error&) {  // std::stoull throws them too
+        throw Error(file, 0, fmt::format("row {}: '{}' is no {}", i + 1, text, name));
+      }
+    });
+  }
+  return rows;
+}
 
 // The first kilobytes, unpacked.
 std::string head_of(const std::string& path) {
@@ -134,6 +225,43 @@ void open_csv(const std::string& path, Document& document) {
 }
 
 }  // namespace
+
+std::optional<ScatterChart> candidates_of(const DataTable& table) {
+  const std::size_t candidate = table.find_column("candidate"), time = table.find_column("relative_time");
+  if (candidate == DataTable::unsorted || time == DataTable::unsorted) return std::nullopt;
+  ScatterChart chart;
+  chart.title = fmt::format("{} candidates, in the order in which they were tried", table.row_count());
+  chart.x_label = "candidate";
+  chart.y_label = "time, × the best";
+  const std::size_t best = table.find_column("best");
+  std::size_t misfits = 0;
+  for (std::size_t row = 0; row < table.row_count(); ++row) {
+    const double x = table.number(row, candidate), y = table.number(row, time);
+    if (!(y > 0)) {  // does not fit
+      ++misfits;
+      continue;
+    }
+    const bool is_best = best != DataTable::unsorted && table.raw(row, best) == "true";
+    chart.dots.push_back({.x = x,
+                          .y = y,
+                          .marked = is_best,
+                          .facts = {{"", fmt::format("candidate {:.0f}: {:+.1f} %", x, 100 * (y - 1))}}});
+  }
+  if (misfits > 0) chart.note = fmt::format("{} do not fit", misfits);
+  return chart.dots.empty() ? std::nullopt : std::optional(std::move(chart));
+}
+
+std::optional<tencache::Document> document_of(const Json& json, const std::string& file) {
+  try {
+    const AnswerSchema* schema = schema_of_answer(json);
+    if (schema != nullptr && schema->document != nullptr) return schema->document(json);
+  } catch (const std::exception& error) {
+    throw Error(file, 0, std::string("is damaged: ") + error.what());
+  }
+  tencache::Document document;
+  document.kind = kind_of_document(json);
+  return document.kind.empty() ? std::nullopt : std::optional(std::move(document));
+}
 
 DocumentPointer open_document(const std::string& path) {
   auto document = std::make_shared<Document>();

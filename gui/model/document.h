@@ -2,11 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "answers/document.h"
 #include "answers/json.h"
-#include "gui/model/chart.h"
 #include "gui/model/run.h"
 #include "gui/model/sensitivity.h"
 #include "gui/model/simulator.h"
@@ -14,6 +15,11 @@
 #include "studies/sweep/sweep_row.h"
 
 namespace tencache::gui {
+
+// What people read of the document; none where no command of tencache prints it. Throws Error where it is damaged.
+std::optional<tencache::Document> document_of(const Json& document, const std::string& file);
+// Of the candidates that `tune --csv` writes; empty where the table is another.
+std::optional<ScatterChart> candidates_of(const DataTable& table);
 
 struct Document {
   enum class Kind : std::uint8_t { trace, results, timeline, sensitivity, sweep, table };

@@ -6,12 +6,9 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
-#include <functional>
-#include <utility>
 
 #include "configs/rescale_to_machine.h"
 #include "core/error.h"
-#include "core/forwarding_policy.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
 #include "studies/intervals.h"
@@ -136,6 +133,60 @@ SimulatedPointer refusal(const Workload& workload, const Error& error) {
 
 }  // namespace
 
+void RecordedPlan::on(const Event& event, const View& view, Actions& actions) {
+  const auto before = static_cast<std::ptrdiff_t>(actions.list().size());
+  planner_->on(event, view, actions);
+  if (view.program == nullptr) return;
+  present_.resize(view.program->trace.ops.size());
+  const OpIndex op = event.kind == EventKind::op_issued ? event.op : view.op;
+  if (op < present_.size()) {
+    present_[op].insert(present_[op].end(), actions.list().begin() + before, actions.list().end());
+  }
+  if (event.kind == EventKind::iteration_end) {
+    whole_ = std::move(present_);
+    present_.clear();
+  }
+}
+
+void RecordedPlan::place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const {
+  planner_->place(trace, machine, devices);
+  devices_ = devices;
+}
+
+void RecordedPlan::order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const {
+  std::vector<std::int32_t>& ordered = orders_[groups];
+  planner_->order(trace, machine, groups);
+  ordered = groups;
+}
+
+class RecordedPlan::Replay : public Policy {
+ public:
+  explicit Replay(const RecordedPlan& recorded) : recorded_(recorded) {}
+
+  Requirements requirements() const override { return recorded_.requirements(); }
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
+    Layout layout = recorded_.layout(machine, program);
+    layout.fallback_eviction = true;  // nobody plans for what did not happen before
+    return layout;
+  }
+  void on(const Event& event, const View&, Actions& actions) override {
+    if (event.kind != EventKind::op_issued || event.op >= recorded_.whole_.size()) return;
+    for (const Action& action : recorded_.whole_[event.op]) actions.push(action);
+  }
+  void place(const Trace&, const MachineSpec&, std::vector<Device>& devices) const override {
+    if (devices.size() == recorded_.devices_.size()) devices = recorded_.devices_;
+  }
+  void order(const Trace&, const MachineSpec&, std::vector<std::int32_t>& groups) const override {
+    const auto found = recorded_.orders_.find(groups);
+    if (found != recorded_.orders_.end()) groups = found->second;
+  }
+
+ private:
+  const RecordedPlan& recorded_;
+};
+
+std::unique_ptr<Policy> RecordedPlan::replay() const { return std::make_unique<Replay>(*this); }
+
 std::string trace_name(const Workload& workload) {
   const TraceChoice& choice = workload.scenario.trace;
   return choice.generate.empty() ? std::filesystem::path(choice.file).filename().string()
@@ -158,7 +209,7 @@ SimulatedPointer simulate_workload(const Workload& wanted, const Stop& stop, std
     const std::string title = "predicted: " + workload.scenario.policy.name;
     if (plan == nullptr) return simulate_with(workload, title, *made.policy, stop);
     auto recorded = std::make_unique<RecordedPlan>(std::move(made.policy));
-    SimulatedPointer simulated = simulate_with(workload, title, recorded->recorder(), stop);
+    SimulatedPointer simulated = simulate_with(workload, title, *recorded, stop);
     if (simulated != nullptr && simulated->fits) *plan = std::move(recorded);
     return simulated;
   } catch (const Error& error) {

@@ -4,19 +4,47 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "core/forwarding_policy.h"
 #include "core/metrics.h"
+#include "core/policy.h"
 #include "core/thread_annotations.h"
-#include "gui/model/recorded_plan.h"
 #include "gui/model/run.h"
 #include "studies/workload.h"
 
 namespace tencache::gui {
+
+// What a policy did in a steady iteration, to be done again on another machine without planning: a policy that takes
+// long to plan shows its old plan there at once, until the new one is ready.
+//
+// The policy itself, its actions written down as it goes.
+class RecordedPlan : public ForwardingPolicy {
+ public:
+  explicit RecordedPlan(std::unique_ptr<Policy> planner) : ForwardingPolicy(*planner), planner_(std::move(planner)) {}
+
+  // A policy that places ops as they were placed, and does, as the GPU comes to each op, what was done in the last
+  // whole iteration while it was there. It refers to this plan. Victims beyond the plan are the coldest.
+  std::unique_ptr<Policy> replay() const;
+
+  void on(const Event& event, const View& view, Actions& actions) override;
+  void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override;
+  void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const override;
+
+ private:
+  class Replay;
+
+  std::unique_ptr<Policy> planner_;
+  std::vector<std::vector<Action>> present_, whole_;                               // by op
+  mutable std::vector<Device> devices_;                                            // where each op was placed
+  mutable std::map<std::vector<std::int32_t>, std::vector<std::int32_t>> orders_;  // of sub-groups, by the recorded one
+};
 
 // An interval comes of so many simulations, unless they would take longer than it is worth.
 inline constexpr std::size_t interval_samples = 20;

@@ -282,24 +282,15 @@ std::vector<std::uint32_t> DataTable::select(const std::string& filter, std::siz
   }
   if (sorted_by >= columns_.size()) return rows;
   const Column& column = columns_[sorted_by];
-  std::vector<std::uint32_t> ranks;  // of texts
-  if (column.text) {
-    std::vector<std::uint32_t> order(texts_.size());
-    for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::ranges::sort(order, {}, [this](std::uint32_t text) { return std::string_view(texts_[text]); });
-    ranks.resize(order.size());
-    for (std::uint32_t i = 0; i < order.size(); ++i) ranks[order[i]] = i;
-  }
-  const auto key = [&](std::uint32_t row) {
-    const double cell = column.cells[row];
-    return column.text ? static_cast<double>(ranks[static_cast<std::size_t>(cell)]) : cell;
+  const auto less = [&](std::uint32_t a, std::uint32_t b) {
+    return column.text ? text_of(column, a) < text_of(column, b) : column.cells[a] < column.cells[b];
   };
   const auto empty = [&](std::uint32_t row) {
     return column.text ? column.cells[row] == 0 : std::isnan(column.cells[row]);
   };
   std::ranges::stable_sort(rows, [&](std::uint32_t a, std::uint32_t b) {
     if (empty(a) || empty(b)) return !empty(a) && empty(b);
-    return ascending ? key(a) < key(b) : key(b) < key(a);
+    return ascending ? less(a, b) : less(b, a);
   });
   return rows;
 }

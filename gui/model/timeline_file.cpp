@@ -130,17 +130,7 @@ class TimelineParser::Reader {
     return recordings;
   }
 
-  std::uint64_t iteration() const {
-    if (processes_.empty()) return 0;
-    const std::vector<Span>& spans = processes_.rbegin()->second.recording.timeline.spans;
-    return spans.empty() ? 0 : spans.back().iteration;
-  }
   std::uint64_t spans_ever_seen() const { return spans_ever_seen_; }
-  std::size_t span_count() const {
-    std::size_t count = 0;
-    for (const auto& [id, process] : processes_) count += process.recording.timeline.spans.size();
-    return count;
-  }
 
   std::vector<Recording> take() {
     std::vector<Recording> recordings;
@@ -307,7 +297,9 @@ class TimelineParser::Reader {
       span.kind = SpanKind::gap;
     } else if (category == "stall") {
       span.kind = SpanKind::stall;
-      span.cause = cause_named(fields["name"]);
+      const auto cause = parse_enum<StallCause>(fields["name"].get_string().value());
+      require(cause.has_value());
+      span.cause = *cause;
     } else {
       require(category == "transfer" && span.lane >= first_link_lane);
       span.kind = SpanKind::transfer;
@@ -332,11 +324,6 @@ class TimelineParser::Reader {
     if (!last.spans.empty()) timeline = std::move(last);  // or it is one iteration that long
   }
 
-  static StallCause cause_named(std::string_view name) {
-    const std::optional<StallCause> cause = parse_enum<StallCause>(name);
-    require(cause.has_value());
-    return *cause;
-  }
   static TierId tier_named(const Process& process, std::string_view name) {
     for (TierId tier = 0; tier < process.recording.machine.tiers.size(); ++tier) {
       if (process.recording.machine.tiers[tier].name == name) return tier;
@@ -362,8 +349,6 @@ void TimelineParser::feed(std::string_view text) { reader_->feed(text); }
 bool TimelineParser::complete() const { return reader_->complete(); }
 std::string TimelineParser::cut_off() const { return reader_->cut_off(); }
 std::vector<Recording> TimelineParser::snapshot(std::size_t most_spans) const { return reader_->snapshot(most_spans); }
-std::uint64_t TimelineParser::iteration() const { return reader_->iteration(); }
-std::size_t TimelineParser::span_count() const { return reader_->span_count(); }
 std::uint64_t TimelineParser::spans_ever_seen() const { return reader_->spans_ever_seen(); }
 std::vector<Recording> TimelineParser::take() { return reader_->take(); }
 

@@ -29,8 +29,6 @@ class TimelineParser {
   std::string cut_off() const;  // says that it is not
   // What came so far; of each recording at most the last so many spans, cut at an iteration's start. Copies.
   std::vector<Recording> snapshot(std::size_t most_spans) const;
-  std::uint64_t iteration() const;  // of the last span of the last recording
-  std::size_t span_count() const;   // of all that are kept
   std::uint64_t spans_ever_seen() const;
   std::vector<Recording> take();  // the end: throws Error if no recording is there
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <optional>
@@ -106,10 +105,9 @@ std::string Knob::text() const {
 void Knob::parse(const std::string& typed) {
   double wanted = 0;
   if (kind == Kind::gpu_speed || kind == Kind::batch) {
-    const auto [rest, error] = std::from_chars(typed.data(), typed.data() + typed.size(), wanted);
-    if (error != std::errc() || rest != typed.data() + typed.size() || !std::isfinite(wanted)) {
-      throw Error("'" + typed + "' is no number, such as 1.5");
-    }
+    const std::optional<double> number = parse_number(typed);
+    if (!number) throw Error("'" + typed + "' is no number, such as 1.5");
+    wanted = *number;
   } else {
     wanted =
         is_bandwidth(kind) ? static_cast<double>(parse_bandwidth(typed)) : static_cast<double>(parse_capacity(typed));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/text.h"
 #include "gui/model/palette.h"
 
 namespace tencache::gui {
@@ -11,23 +12,10 @@ namespace {
 
 constexpr std::string_view replacement = "\xef\xbf\xbd", ellipsis = "\xe2\x80\xa6";
 
-// Bytes of the UTF-8 character that begins here; 0: none does.
+// Bytes of the UTF-8 character that begins here; 0: none does that a document may hold.
 std::size_t character_bytes(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const auto follows = [&](std::size_t i) { return (byte(i) & 0xc0) == 0x80; };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first < 0xe0) return follows(1) ? 2 : 0;
-  if (first >= 0xe0 && first < 0xf0) {
-    const bool overlong = first == 0xe0 && byte(1) < 0xa0, surrogate = first == 0xed && byte(1) >= 0xa0;
-    const bool no_character = first == 0xef && byte(1) == 0xbf && byte(2) >= 0xbe;  // U+FFFE, U+FFFF
-    return follows(1) && follows(2) && !overlong && !surrogate && !no_character ? 3 : 0;
-  }
-  if (first >= 0xf0 && first < 0xf5) {
-    const bool overlong = first == 0xf0 && byte(1) < 0x90, beyond = first == 0xf4 && byte(1) >= 0x90;
-    return follows(1) && follows(2) && follows(3) && !overlong && !beyond ? 4 : 0;
-  }
-  return 0;
+  const auto [code, bytes] = first_character(text);
+  return code == 0xfffe || code == 0xffff ? 0 : bytes;
 }
 
 void append(std::string& result, std::string_view character) {
@@ -54,10 +42,8 @@ void append(std::string& result, std::string_view character) {
     default:
       break;
   }
-  const auto first = static_cast<unsigned char>(character[0]);
-  const bool control =
-      first < 0x20 || first == 0x7f || (first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0);
-  result += control ? replacement : character;
+  const char32_t code = first_character(character).first;
+  result += code < 0x20 || (code >= 0x7f && code < 0xa0) ? replacement : character;
 }
 
 constexpr const char* rules = R"(

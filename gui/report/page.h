@@ -25,7 +25,6 @@ bool write_report(const std::vector<std::string>& files, const std::string& outp
 // Runs of a timeline one above the other, with what the tiers held.
 std::string timeline_section(const Document& timeline);
 
-std::string trace_section(const Document& trace);
 // What people read of an answer.
 std::string document_section(const tencache::Document& document, const std::string& heading);
 // The same of what commands print; and tables.

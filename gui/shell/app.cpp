@@ -4,13 +4,13 @@
 #include <imgui_stdlib.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "core/error.h"
 #include "core/text.h"
-#include "gui/shell/recent_files.h"
 #include "gui/views/canvas.h"
-#include "gui/views/keys.h"
 #include "traces/file/file_io.h"
 
 namespace tencache::gui {
@@ -21,6 +21,17 @@ std::string free_name(const std::string& stem, const std::string& extension) {
   std::string name = stem + extension;
   for (int i = 2; std::filesystem::exists(name); ++i) name = stem + "-" + std::to_string(i) + extension;
   return name;
+}
+
+namespace fs = std::filesystem;
+constexpr std::size_t most_files = 12;
+
+fs::path list_file() {
+  if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state != '\0') {
+    return fs::path(state) / "tencache/recent";
+  }
+  const char* home = std::getenv("HOME");
+  return home == nullptr || *home == '\0' ? fs::path() : fs::path(home) / ".local/state/tencache/recent";
 }
 
 }  // namespace
@@ -159,9 +170,7 @@ void App::draw_help() {
   if (ImGui::Begin("Keys", &help_shown, ImGuiWindowFlags_AlwaysAutoResize | ImGuiWindowFlags_NoCollapse)) {
     const auto list = [&](const char* title, const std::vector<std::pair<const char*, const char*>>& keys) {
       if (keys.empty()) return;
-      ImGui::PushFont(theme_.fonts.bold);
-      ImGui::TextUnformatted(title);
-      ImGui::PopFont();
+      draw_bold(theme_, title);
       for (const auto& [key, what] : keys) {
         ImGui::TextUnformatted(key);
         ImGui::SameLine(theme_.px(150));
@@ -240,6 +249,33 @@ void App::frame() {
   draw_open_popup();
   ImGui::End();
   draw_help();
+}
+
+std::vector<std::string> recent_files() {
+  std::vector<std::string> files;
+  std::ifstream list(list_file());
+  std::error_code error;
+  for (std::string line; std::getline(list, line) && files.size() < most_files;) {
+    if (!line.empty() && fs::exists(line, error)) files.push_back(line);
+  }
+  return files;
+}
+
+void add_recent_file(const std::string& path) {
+  const fs::path list = list_file();
+  std::error_code error;
+  const std::string absolute = fs::absolute(path, error).lexically_normal().string();
+  if (list.empty() || absolute.find('\n') != std::string::npos || !fs::exists(absolute, error)) return;
+  std::vector<std::string> files = recent_files();
+  std::erase(files, absolute);
+  files.insert(files.begin(), absolute);
+  std::string text;
+  for (std::size_t i = 0; i < std::min(files.size(), most_files); ++i) text += files[i] + "\n";
+  try {
+    fs::create_directories(list.parent_path(), error);
+    write_file(list.string(), text);
+  } catch (const Error&) {  // a convenience: nobody's work depends on it
+  }
 }
 
 }  // namespace tencache::gui

@@ -197,9 +197,7 @@ void BrowserView::draw_life(Session& session, const Theme& theme) {
   const TensorId tensor = choose_life(session);
   if (tensor == none) return;
   const Tensor& of = run.trace().tensors[tensor];
-  ImGui::PushFont(theme.fonts.bold);
-  ImGui::TextUnformatted(std::string(run.tensor_name(tensor)).c_str());
-  ImGui::PopFont();
+  draw_bold(theme, run.tensor_name(tensor));
   ImGui::SameLine();
   const std::vector<std::uint32_t> copies = copies_of(run, tensor, iteration(session));
   ImGui::TextDisabled("%s, %s, used by %zu ops, moved %zu times in iteration %llu, %zu times in all",
@@ -279,9 +277,7 @@ void BrowserView::draw_moves(Session& session, TensorId tensor, const std::vecto
 void BrowserView::draw_header(Session& session, const Theme& theme) {
   ImGui::AlignTextToFramePadding();
   if (session.runs().size() == 1) {
-    ImGui::PushFont(theme.fonts.bold);
-    ImGui::TextUnformatted(session.runs()[run_]->title().c_str());
-    ImGui::PopFont();
+    draw_bold(theme, session.runs()[run_]->title());
   } else {
     ImGui::SetNextItemWidth(theme.px(300));
     if (ImGui::BeginCombo("##run", session.runs()[run_]->title().c_str())) {

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "gui/model/describe.h"
-#include "gui/views/keys.h"
 
 namespace tencache::gui {
 namespace {
@@ -186,6 +185,12 @@ void draw_iteration_choice(Session& session, const Theme& theme) {
   if (ImGui::ArrowButton("##after", ImGuiDir_Right)) session.align(session.shown().aligned() + 1);
 }
 
+void draw_bold(const Theme& theme, std::string_view text) {
+  ImGui::PushFont(theme.fonts.bold);
+  ImGui::TextUnformatted(text.data(), text.data() + text.size());
+  ImGui::PopFont();
+}
+
 void draw_facts(const Theme& theme, const std::vector<std::pair<std::string, std::string>>& facts, float width) {
   float labels = 0;
   for (const auto& [label, value] : facts) labels = std::max(labels, ImGui::CalcTextSize(label.c_str()).x);
@@ -194,9 +199,7 @@ void draw_facts(const Theme& theme, const std::vector<std::pair<std::string, std
   for (const auto& [label, value] : facts) {
     ImGui::PushTextWrapPos(wrap);
     if (label.empty()) {
-      if (theme.fonts.bold != nullptr) ImGui::PushFont(theme.fonts.bold);
-      ImGui::TextUnformatted(value.c_str());
-      if (theme.fonts.bold != nullptr) ImGui::PopFont();
+      draw_bold(theme, value);
     } else {
       ImGui::TextDisabled("%s", label.c_str());
       ImGui::SameLine(labels + theme.px(12));
@@ -205,6 +208,12 @@ void draw_facts(const Theme& theme, const std::vector<std::pair<std::string, std
     ImGui::PopTextWrapPos();
   }
   ImGui::EndGroup();
+}
+
+void draw_facts_tooltip(const Theme& theme, const std::vector<std::pair<std::string, std::string>>& facts) {
+  ImGui::BeginTooltip();
+  draw_facts(theme, facts);
+  ImGui::EndTooltip();
 }
 
 }  // namespace tencache::gui

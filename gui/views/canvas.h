@@ -13,6 +13,20 @@
 
 namespace tencache::gui {
 
+// Keys by the letter on them. From 1.87 on ImGui has names for all keys; before, letters are the window system's
+// numbers, which are those of their capitals.
+#if IMGUI_VERSION_NUM >= 18700
+inline ImGuiKey key_of(char letter) {
+  if (letter >= 'A' && letter <= 'Z') return static_cast<ImGuiKey>(ImGuiKey_A + (letter - 'A'));
+  if (letter >= '0' && letter <= '9') return static_cast<ImGuiKey>(ImGuiKey_0 + (letter - '0'));
+  if (letter == '=') return ImGuiKey_Equal;
+  if (letter == '-') return ImGuiKey_Minus;
+  return ImGuiKey_None;
+}
+#else
+inline int key_of(char letter) { return letter; }
+#endif
+
 struct TimeAxis {
   float left = 0, width = 1;  // pixels
   double begin_ns = 0, end_ns = 1;
@@ -34,8 +48,8 @@ double round_from(double at_least);
 void draw_ruler(ImDrawList& list, const Theme& theme, const TimeAxis& axis, float top, float bottom);
 float ruler_height(const Theme& theme);
 
-// The beginnings of a text generation's steps, as lines over lanes from `top` to `bottom`, with their names where there is
-// room for these; times count from `origin_ns`. Lines that would stand too close are left out.
+// The beginnings of a text generation's steps, as lines over lanes from `top` to `bottom`, with their names where there
+// is room for these; times count from `origin_ns`. Lines that would stand too close are left out.
 void draw_steps(ImDrawList& list, const Theme& theme, const TimeAxis& axis, const Run& run, Nanoseconds origin_ns,
                 float top, float bottom);
 
@@ -108,5 +122,7 @@ void draw_iteration_choice(Session& session, const Theme& theme);
 
 // Facts in two columns, the first as a title; used by tooltips and panels. `width` 0: as wide as needed.
 void draw_facts(const Theme& theme, const std::vector<std::pair<std::string, std::string>>& facts, float width = 0);
+void draw_facts_tooltip(const Theme& theme, const std::vector<std::pair<std::string, std::string>>& facts);
+void draw_bold(const Theme& theme, std::string_view text);
 
 }  // namespace tencache::gui

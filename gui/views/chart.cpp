@@ -91,9 +91,7 @@ void draw_bars(const Theme& theme, const BarChart& chart) {
     const ImVec2 at = ImGui::GetCursorScreenPos();
     ImGui::Dummy({width, line_height(theme) - ImGui::GetStyle().ItemSpacing.y});
     if (ImGui::IsItemHovered()) {
-      ImGui::BeginTooltip();
-      draw_facts(theme, facts_of(bar));
-      ImGui::EndTooltip();
+      draw_facts_tooltip(theme, facts_of(bar));
     }
     if (ImGui::IsItemVisible()) draw_bar(list, theme, chart, bar, at, columns);
   }

@@ -1,12 +1,12 @@
-// Results beside each other (answers/compare.h): the figures of each, its time in parts, and what may be believed of it.
+// Results beside each other (answers/compare.h): the figures of each, its time in parts, and what to believe of it.
 #include <imgui.h>
 
 #include <string>
 
 #include "answers/compare.h"
 #include "gui/model/results.h"
+#include "gui/views/canvas.h"
 #include "gui/views/document_table.h"
-#include "gui/views/keys.h"
 #include "gui/views/view.h"
 
 namespace tencache::gui {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "answers/cost.h"
+#include "gui/views/canvas.h"
 #include "gui/views/chart.h"
 #include "gui/views/document_table.h"
 #include "gui/views/plot.h"
@@ -81,9 +82,7 @@ ImU32 CostView::color_of(const Theme& theme, const std::string& machine) const {
 
 void CostView::draw_boxes(const char* title, const std::vector<std::string>& names, std::set<std::string>& hidden,
                           const Theme& theme, bool colors) {
-  ImGui::PushFont(theme.fonts.bold);
-  ImGui::TextUnformatted(title);
-  ImGui::PopFont();
+  draw_bold(theme, title);
   ImGui::SameLine();
   ImGui::PushID(title);
   if (ImGui::SmallButton("all")) hidden.clear(), filter_changed_ = true;

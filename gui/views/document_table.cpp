@@ -141,9 +141,7 @@ bool DocumentTableView::draw_row(const Theme& theme, const DocumentTable::Row& r
   const bool clicked =
       ImGui::Selectable(row.cells.front().on_page().c_str(), is_marked, ImGuiSelectableFlags_SpanAllColumns);
   if (ImGui::IsItemHovered() && !row.facts.empty()) {
-    ImGui::BeginTooltip();
-    draw_facts(theme, row.facts);
-    ImGui::EndTooltip();
+    draw_facts_tooltip(theme, row.facts);
   }
   const bool whole = row.instead.empty() || row.cells.size() > 1;
   for (std::size_t i = 1; i < shown_.size(); ++i) {

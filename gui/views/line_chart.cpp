@@ -175,9 +175,7 @@ void draw_tooltip(const Theme& theme, const LineChart& chart, const Plot& plot, 
               {chart.y_label, with_unit(nearest->y, chart.y_unit)}};
   const Facts& more = curves[pointed_at].line->facts;
   facts.insert(facts.end(), more.begin(), more.end());
-  ImGui::BeginTooltip();
-  draw_facts(theme, facts);
-  ImGui::EndTooltip();
+  draw_facts_tooltip(theme, facts);
 }
 
 }  // namespace

@@ -175,12 +175,7 @@ void OccupancyView::draw_residents(Session& session, const Theme& theme) {
     by_role[static_cast<std::size_t>(resident.role)] += resident.bytes;
     total += resident.bytes;
   }
-  const auto heading = [&theme](const std::string& text) {
-    ImGui::PushFont(theme.fonts.bold);
-    ImGui::TextUnformatted(text.c_str());
-    ImGui::PopFont();
-  };
-  heading(plot.tier_name + " at " + time_text(cursor, session.window.length_ns() / 1000));
+  draw_bold(theme, plot.tier_name + " at " + time_text(cursor, session.window.length_ns() / 1000));
   ImGui::TextDisabled("%s, %s", run.title().c_str(), format_bytes(static_cast<Bytes>(total)).c_str());
   const float box = ImGui::GetFontSize();
   const auto row = [&](ImU32 color, const std::string& name, std::int64_t bytes, bool selected) {
@@ -204,7 +199,7 @@ void OccupancyView::draw_residents(Session& session, const Theme& theme) {
     ImGui::PopID();
   }
   ImGui::Separator();
-  heading(std::to_string(residents_.size()) + " tensors, the largest first");
+  draw_bold(theme, std::to_string(residents_.size()) + " tensors, the largest first");
   ImGui::BeginChild("tensors", {0, 0}, false);
   ImGuiListClipper clipper;
   clipper.Begin(static_cast<int>(residents_.size()), box + ImGui::GetStyle().ItemSpacing.y);

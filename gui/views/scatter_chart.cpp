@@ -144,9 +144,7 @@ void draw_chart(const Theme& theme, const ScatterChart& chart, ImVec2 size, std:
   if (!ImGui::IsItemHovered()) return;
   if (ImGui::IsMouseClicked(ImGuiMouseButton_Left)) chosen = nearest == nullptr ? "" : nearest->key;
   if (nearest == nullptr || nearest->facts.empty()) return;
-  ImGui::BeginTooltip();
-  draw_facts(theme, nearest->facts);
-  ImGui::EndTooltip();
+  draw_facts_tooltip(theme, nearest->facts);
 }
 
 }  // namespace tencache::gui

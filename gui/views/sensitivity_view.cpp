@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "gui/views/canvas.h"
 #include "gui/views/chart.h"
 #include "gui/views/document_table.h"
-#include "gui/views/keys.h"
 #include "gui/views/view.h"
 
 namespace tencache::gui {
@@ -55,9 +55,7 @@ void SensitivityView::draw_bar(const std::vector<SensitivityPointer>& plots, con
   }
   ImGui::AlignTextToFramePadding();
   if (plots.size() == 1) {
-    ImGui::PushFont(theme.fonts.bold);
-    ImGui::TextUnformatted(title_of(*plots[chosen_]).c_str());
-    ImGui::PopFont();
+    draw_bold(theme, title_of(*plots[chosen_]));
   } else {
     ImGui::SetNextItemWidth(theme.px(430));
     if (ImGui::BeginCombo("##plot", title_of(*plots[chosen_]).c_str())) {

@@ -183,9 +183,7 @@ void TableView::draw_table(const Theme& theme) {
 // Below a heading that says what has no place.
 void TableView::draw_dots(const Theme& theme, const ScatterChart& chart) {
   const ImVec2 room = ImGui::GetContentRegionAvail();
-  ImGui::PushFont(theme.fonts.bold);
-  ImGui::TextUnformatted(chart.title.c_str());
-  ImGui::PopFont();
+  draw_bold(theme, chart.title);
   ImGui::SameLine(0, theme.px(14));
   ImGui::TextDisabled("%s", chart.note.c_str());
   const float height = std::min(room.y * 0.6f, 16 * ImGui::GetTextLineHeightWithSpacing());

@@ -152,9 +152,7 @@ void WhatIfView::draw_policy(Session& session, const Theme& theme) {
 
 void WhatIfView::draw_controls(Session& session, const Theme& theme) {
   WhatIf& what_if = *session.what_if;
-  ImGui::PushFont(theme.fonts.bold);
-  ImGui::TextUnformatted(what_if.base().machine.name.c_str());
-  ImGui::PopFont();
+  draw_bold(theme, what_if.base().machine.name);
   ImGui::SameLine();
   ImGui::TextDisabled("%s", trace_name(what_if.base()).c_str());
   ImGui::Spacing();

@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "answers/timeline/chrome_trace.h"
-#include "gui/shell/recent_files.h"
+#include "gui/shell/app.h"
 #include "tests/faces/gui_dashboard.h"
 #include "tests/faces/gui_plot_cases.h"
 #include "traces/file/file_io.h"

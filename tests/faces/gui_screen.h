@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "gui/shell/app.h"
 #include "gui/shell/headless.h"
-#include "gui/views/keys.h"
+#include "gui/views/canvas.h"
 
 namespace tencache::gui {
 

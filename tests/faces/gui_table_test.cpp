@@ -10,7 +10,6 @@
 
 #include "answers/explain.h"
 #include "core/error.h"
-#include "gui/model/chart.h"
 #include "gui/model/document.h"
 #include "gui/model/session.h"
 #include "gui/model/table.h"

@@ -13,7 +13,7 @@
 #include "answers/timeline/chrome_trace.h"
 #include "gui/model/browse.h"
 #include "gui/model/describe.h"
-#include "gui/shell/recent_files.h"
+#include "gui/shell/app.h"
 #include "tests/faces/gui_dashboard.h"
 #include "traces/file/file_io.h"
 

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <initializer_list>
 #include <iterator>
 #include <limits>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 
 namespace tencache {
 
@@ -119,13 +119,6 @@ double round_step(double most) {
   return power;
 }
 
-std::optional<double> number_in(std::string_view text) {
-  double value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || rest != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
-  return value;
-}
-
 std::string number_text(double value) {
   constexpr double exact = 9.007e15;  // whole numbers below it are
   return value == std::round(value) && std::abs(value) < exact ? fmt::format("{:.0f}", value)
@@ -188,7 +181,7 @@ std::string with_units(const std::string& text, FigureUnit unit) {
   std::string shown;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find(", ", at), text.size());
-    const std::optional<double> number = number_in(std::string_view(text).substr(at, end - at));
+    const std::optional<double> number = parse_number(std::string_view(text).substr(at, end - at));
     if (!number) return text;
     shown += (shown.empty() ? "" : ", ") + with_unit(*number, unit);
     at = end + 2;
@@ -204,7 +197,7 @@ double number_with_unit(const std::string& typed, FigureUnit unit) {
     return std::numeric_limits<double>::quiet_NaN();
   }
   if (unit != FigureUnit::share || !typed.ends_with('%')) return std::numeric_limits<double>::quiet_NaN();
-  const std::optional<double> percents = number_in(std::string_view(typed).substr(0, typed.size() - 1));
+  const std::optional<double> percents = parse_number(std::string_view(typed).substr(0, typed.size() - 1));
   return percents ? *percents / 100 : std::numeric_limits<double>::quiet_NaN();
 }
 

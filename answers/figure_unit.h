@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -51,8 +50,6 @@ std::string percent(double share);
 // 1, 2 or 5 times a power of ten: four to nine steps to `most`.
 double round_step(double most);
 
-// The whole text as a finite number.
-std::optional<double> number_in(std::string_view text);
 // Without a unit, all digits.
 std::string number_text(double value);
 std::string usd_text(double usd);

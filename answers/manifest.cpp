@@ -1,14 +1,12 @@
 #include "answers/manifest.h"
 
-#include <fmt/format.h>
-
-#include <charconv>
 #include <type_traits>
 
 #include "answers/result_file.h"
 #include "configs/gpu_yaml.h"
 #include "configs/load_policy_library.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {
@@ -37,13 +35,6 @@ void match(Run& run, Asked& asked, const Move& move) {
   move(run.device, asked.hardware.device);
   move(run.directory, asked.hardware.directory);
   move(run.verify, asked.hardware.verify);
-}
-
-std::uint64_t number_of(const Absent<std::string>& digits) {
-  std::uint64_t value = 0;
-  if (!digits) return value;
-  const auto [rest, error] = std::from_chars(digits->data(), digits->data() + digits->size(), value);
-  return error == std::errc() && rest == digits->data() + digits->size() ? value : 0;
 }
 
 ManifestRun run_of(const Workload& workload, const std::string& policy) {
@@ -112,7 +103,8 @@ Scenario read_manifest(const Json& result, const std::string& file) {
   scenario.machine.name = run.machine;
   scenario.policy.name = run.policy.value_or(policy.is_string() ? policy.get<std::string>() : "");
   scenario.policy.settings = {settings.begin(), settings.end()};
-  scenario.sampling = {.samples = number_of(run.samples), .seed = number_of(run.sample_seed)};
+  scenario.sampling = {.samples = parse_number<std::uint64_t>(run.samples.value_or("")).value_or(0),
+                       .seed = parse_number<std::uint64_t>(run.sample_seed.value_or("")).value_or(0)};
   match(run, scenario,
         [](const auto& member, auto& value) { value = member.value_or(std::remove_cvref_t<decltype(value)>()); });
   return scenario;

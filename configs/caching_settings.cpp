@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <charconv>
 #include <string>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 
 namespace tencache {
 namespace {
@@ -16,15 +16,13 @@ namespace {
 constexpr std::uint64_t least_max_split_mb = 20;
 
 // Keys that change nothing of what a GPU's memory is.
-constexpr std::array<std::string_view, 7> without_effect = {
-    "backend",
-    "release_lock_on_cudamalloc",
-    "pinned_use_cuda_host_register",
-    "pinned_num_register_threads",
-    "pinned_use_background_threads",
-    "graph_capture_record_stream_reuse",
-    "throw_on_cudamalloc_oom",
-};
+constexpr std::array<std::string_view, 7> without_effect = {"backend",
+                                                            "release_lock_on_cudamalloc",
+                                                            "pinned_use_cuda_host_register",
+                                                            "pinned_num_register_threads",
+                                                            "pinned_use_background_threads",
+                                                            "graph_capture_record_stream_reuse",
+                                                            "throw_on_cudamalloc_oom"};
 
 class SettingsReader {
  public:
@@ -57,20 +55,16 @@ class SettingsReader {
     return found;
   }
   std::uint64_t number(std::string_view key, std::string_view value) const {
-    std::uint64_t result = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
-    if (error != std::errc() || end != value.data() + value.size() || result > (std::uint64_t{1} << 30)) {
-      fail(fmt::format("'{}' is no whole number for {}", value, key));
-    }
-    return result;
+    const auto result = parse_number<std::uint64_t>(value);
+    if (!result || *result > (1u << 30)) fail(fmt::format("'{}' is no whole number for {}", value, key));
+    return *result;
   }
   double share(std::string_view key, std::string_view value) const {
-    double result = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
-    if (error != std::errc() || end != value.data() + value.size() || !(result > 0 && result <= 1)) {
+    const auto result = parse_number(value);
+    if (!result || !(*result > 0 && *result <= 1)) {
       fail(fmt::format("{} is above 0 and at most 1, not '{}'", key, value));
     }
-    return result;
+    return *result;
   }
 
   void set(std::string_view key, std::string_view value) {

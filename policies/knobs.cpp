@@ -7,17 +7,12 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/parse_number.h"
+#include "core/split.h"
+#include "core/text.h"
 
 namespace tencache {
 namespace {
-
-// Reads "5e8" too; none where it is no number.
-std::optional<double> number_of(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
-  return value;
-}
 
 // Of numbers, reals and sizes; words such as "whole" come last, "auto" too.
 double rank_of(const Knob& knob, const std::string& text) {
@@ -28,7 +23,7 @@ double rank_of(const Knob& knob, const std::string& text) {
       return HUGE_VAL;
     }
   }
-  return number_of(text).value_or(HUGE_VAL);
+  return parse_number(text).value_or(HUGE_VAL);
 }
 
 std::string text_of(double value, bool whole) {
@@ -67,23 +62,13 @@ void add_number_values(Knob& knob, const Options::Info& option, double standard)
 }
 
 void add_size_values(Knob& knob, const Options::Info& option) {
-  if (const std::optional<double> standard = number_of(option.default_value)) {
+  if (const std::optional<double> standard = parse_number(option.default_value)) {
     for (const double factor : {1.0 / 16, 0.25, 4.0, 16.0}) add_value(knob, size_text(*standard * factor));
     if (option.pieces) add_value(knob, option.zero);
     return;
   }
   const double unit = static_cast<double>(option.pieces ? MiB : GiB);
   for (const double factor : {1.0, 4.0, 16.0, 64.0, 256.0}) add_value(knob, size_text(factor * unit));
-}
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t comma = std::min(text.find(',', begin), text.size());
-    parts.push_back(text.substr(begin, comma - begin));
-    begin = comma + 1;
-  }
-  return parts;
 }
 
 [[noreturn]] void refuse(const Knob& knob, const std::string& values, const std::string& what) {
@@ -120,7 +105,7 @@ Knob knob_of(const Options::Info& option) {
   if (option.type == "bytes") {
     add_size_values(knob, option);
   } else {
-    add_number_values(knob, option, number_of(option.default_value).value_or(1));
+    add_number_values(knob, option, parse_number(option.default_value).value_or(1));
   }
   return knob;
 }
@@ -143,9 +128,7 @@ Knob restricted(Knob knob, const std::string& values) {
   for (const std::string& value : split(values)) {
     if (value.empty()) refuse(knob, values, "a value is missing; write them as a,b,c or lo..hi");
     if (!knob.ordered && std::ranges::find(valid, value) == valid.end()) {
-      std::string list;
-      for (const std::string& name : valid) list += (list.empty() ? "" : ", ") + name;
-      refuse(knob, values, "'" + value + "' is none of its values: " + list);
+      refuse(knob, values, "'" + value + "' is none of its values: " + join(valid));
     }
     add_value(knob, value);
   }

@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/parse_number.h"
+#include "core/text.h"
 
 namespace tencache {
 
@@ -55,15 +57,13 @@ Options::Info& Options::number(std::string_view name, std::uint64_t& value, std:
                                std::string_view help) {
   const std::string* text = declare(name, "number", std::to_string(value), unit, help);
   if (text == nullptr) return declared_.back();
-  const char* const last = text->data() + text->size();
-  const auto [end, error] = std::from_chars(text->data(), last, value);
-  if (error == std::errc() && end == last) return declared_.back();
-  double scientific = 0;  // 5e8
-  const auto [scientific_end, scientific_error] = std::from_chars(text->data(), last, scientific);
-  const bool whole = text->find('e') != std::string::npos && scientific >= 0 && scientific < 0x1p53 &&
-                     scientific == std::floor(scientific);
-  if (scientific_error != std::errc() || scientific_end != last || !whole) refuse(name, *text, "a whole number");
-  value = static_cast<std::uint64_t>(scientific);
+  if (const auto whole = parse_number<std::uint64_t>(*text)) {
+    value = *whole;
+    return declared_.back();
+  }
+  const double number = text->find('e') == text->npos ? -1 : parse_number(*text).value_or(-1);  // 5e8
+  if (!(number >= 0 && number < 0x1p53 && number == std::floor(number))) refuse(name, *text, "a whole number");
+  value = static_cast<std::uint64_t>(number);
   return declared_.back();
 }
 
@@ -72,10 +72,8 @@ Options::Info& Options::real(std::string_view name, double& value, std::string_v
   const auto shown_end = std::to_chars(shown.data(), shown.data() + shown.size(), value).ptr;
   const std::string* text = declare(name, "real", std::string(shown.data(), shown_end), unit, help);
   if (text == nullptr) return declared_.back();
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc() || end != text->data() + text->size() || !std::isfinite(value) || value < 0) {
-    refuse(name, *text, "a number that is not negative");
-  }
+  value = parse_number(*text).value_or(-1);
+  if (value < 0) refuse(name, *text, "a number that is not negative");
   return declared_.back();
 }
 
@@ -103,19 +101,14 @@ Options::Info& Options::choice(std::string_view name, std::string& value, std::v
                                std::string_view help) {
   const std::string* text = declare(name, "choice", value, "", help, choices);
   if (text == nullptr) return declared_.back();
-  if (std::find(choices.begin(), choices.end(), *text) == choices.end()) {
-    std::string valid;
-    for (const std::string& choice : choices) valid += (valid.empty() ? "" : ", ") + choice;
-    refuse(name, *text, "one of: " + valid);
-  }
+  if (std::ranges::find(choices, *text) == choices.end()) refuse(name, *text, "one of: " + join(choices));
   value = *text;
   return declared_.back();
 }
 
 void Options::check_all_known() const {
   for (const auto& [name, text] : values_) {
-    const bool known =
-        std::any_of(declared_.begin(), declared_.end(), [&name = name](const Info& i) { return i.name == name; });
+    const bool known = std::ranges::any_of(declared_, [&name = name](const Info& i) { return i.name == name; });
     if (known) continue;
     std::string valid;
     for (const Info& info : declared_) valid += (valid.empty() ? "" : ", ") + info.name;

@@ -1,8 +1,8 @@
 #include "studies/deepspeed_memory.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "core/parse_number.h"
 #include "policies/registry.h"
 #include "traces/transform/split_ranks.h"
 
@@ -24,11 +24,8 @@ std::uint64_t shards_of(const Trace& trace) {
 }
 
 std::uint64_t data_parallel_ranks(const Trace& trace) {
-  std::uint64_t ranks = 1;
-  if (const std::string* const given = trace.header.provenance.option("data-parallel")) {
-    std::from_chars(given->data(), given->data() + given->size(), ranks);
-  }
-  return std::max<std::uint64_t>(1, ranks);
+  const std::string* const given = trace.header.provenance.option("data-parallel");
+  return std::max<std::uint64_t>(1, given == nullptr ? 1 : parse_number<std::uint64_t>(*given).value_or(1));
 }
 
 ModelShape model_shape(const Trace& trace) {

@@ -1,14 +1,14 @@
 #include "studies/machine_parameter.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <set>
 
 #include "core/check.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "core/units.h"
 
 namespace tencache {
@@ -26,7 +26,7 @@ bool of_storage(const MachineSpec& machine, const Link& link) {
 }
 
 bool uses(const std::vector<std::uint8_t>& list, std::size_t resource) {
-  return std::find(list.begin(), list.end(), resource) != list.end();
+  return std::ranges::find(list, resource) != list.end();
 }
 
 // Whether only this link, and links between the same two tiers, occupy it.
@@ -35,7 +35,7 @@ bool own_resource(const MachineSpec& machine, const Link& link, std::size_t reso
   for (const auto& lane : machine.lane_uses) {
     if (uses(lane, resource)) return false;
   }
-  return std::all_of(machine.links.begin(), machine.links.end(), [&](const Link& other) {
+  return std::ranges::all_of(machine.links, [&](const Link& other) {
     const bool same =
         (other.from == link.from && other.to == link.to) || (other.from == link.to && other.to == link.from);
     return same || !uses(other.uses, resource);
@@ -64,35 +64,28 @@ void set_link(MachineSpec& machine, Link& link, double bandwidth) {
   }
 }
 
-double fastest_read(const MachineSpec& machine) {
-  double fastest = 0;
-  for (const Link& link : machine.links) {
-    if (machine.tiers[link.from].kind == TierKind::nvme)
-      fastest = std::max(fastest, static_cast<double>(link.bandwidth));
-  }
-  return fastest;
+bool reads_storage(const MachineSpec& machine, const Link& link) {
+  return machine.tiers[link.from].kind == TierKind::nvme;
 }
 
-double fastest_between_gpu_and_cpu(const MachineSpec& machine) {
-  double fastest = 0;
-  for (const Link& link : machine.links) {
-    if (between_gpu_and_cpu(machine, link)) fastest = std::max(fastest, static_cast<double>(link.bandwidth));
-  }
-  return fastest;
+// Of the links that belong; 0 without one.
+double fastest(const MachineSpec& machine, bool (*belongs)(const MachineSpec&, const Link&)) {
+  BytesPerSecond fastest = 0;
+  for (const Link& link : machine.links) fastest = std::max(fastest, belongs(machine, link) ? link.bandwidth : 0);
+  return static_cast<double>(fastest);
 }
 
-void scale_links_of_gpu(MachineSpec& machine, double factor) {
+void scale_links(MachineSpec& machine, bool (*belong)(const MachineSpec&, const Link&), double factor) {
   for (Link& link : machine.links) {
-    if (between_gpu_and_cpu(machine, link)) set_link(machine, link, static_cast<double>(link.bandwidth) * factor);
+    if (belong(machine, link)) set_link(machine, link, static_cast<double>(link.bandwidth) * factor);
   }
 }
 
 // Whether only links of storage occupy it.
 bool resource_of_storage(const MachineSpec& machine, std::size_t resource) {
-  return std::none_of(machine.lane_uses.begin(), machine.lane_uses.end(),
-                      [&](const auto& lane) { return uses(lane, resource); }) &&
-         std::all_of(machine.links.begin(), machine.links.end(),
-                     [&](const Link& link) { return !uses(link.uses, resource) || of_storage(machine, link); });
+  return std::ranges::none_of(machine.lane_uses, [&](const auto& lane) { return uses(lane, resource); }) &&
+         std::ranges::all_of(machine.links,
+                             [&](const Link& link) { return !uses(link.uses, resource) || of_storage(machine, link); });
 }
 
 // All links of storage, and what only they use, in proportion.
@@ -102,9 +95,7 @@ void scale_storage(MachineSpec& machine, double factor) {
     machine.resources[i].bandwidth = rounded(static_cast<double>(machine.resources[i].bandwidth) * factor);
     forget(machine, "resources." + machine.resources[i].name + ".bandwidth");
   }
-  for (Link& link : machine.links) {
-    if (of_storage(machine, link)) set_link(machine, link, static_cast<double>(link.bandwidth) * factor);
-  }
+  scale_links(machine, of_storage, factor);
 }
 
 // What a figure sets, and which resources its links take along (raised to their bandwidth, never lowered).
@@ -150,9 +141,9 @@ void set_rank(const MachineParameter& parameter, MachineSpec& machine, double va
     case Kind::link:
       return set_link(machine, machine.links[parameter.index], value);
     case Kind::links_between_gpu_and_cpu:
-      return scale_links_of_gpu(machine, value / fastest_between_gpu_and_cpu(machine));
+      return scale_links(machine, between_gpu_and_cpu, value / fastest(machine, between_gpu_and_cpu));
     case Kind::links_of_storage:
-      return scale_storage(machine, value / fastest_read(machine));
+      return scale_storage(machine, value / fastest(machine, reads_storage));
     case Kind::resource:
       machine.resources[parameter.index].bandwidth = rounded(value);
       return forget(machine, "resources." + machine.resources[parameter.index].name + ".bandwidth");
@@ -177,33 +168,26 @@ void set_rank(const MachineParameter& parameter, MachineSpec& machine, double va
 }  // namespace
 
 ParameterUnit MachineParameter::unit() const {
-  switch (kind) {
-    case Kind::tier:
-      return ParameterUnit::bytes;
-    case Kind::cpu_adam:
-      return ParameterUnit::parameters_per_second;
-    case Kind::gpu_speed:
-      return ParameterUnit::factor;
-    default:
-      return ParameterUnit::bytes_per_second;
-  }
+  return kind == Kind::tier        ? ParameterUnit::bytes
+         : kind == Kind::cpu_adam  ? ParameterUnit::parameters_per_second
+         : kind == Kind::gpu_speed ? ParameterUnit::factor
+                                   : ParameterUnit::bytes_per_second;
 }
 
 std::vector<MachineParameter> parameters_of(const MachineSpec& machine) {
   std::vector<MachineParameter> parameters;
   for (std::size_t i = 0; i < machine.links.size(); ++i) parameters.push_back({machine.links[i].name, Kind::link, i});
   const auto has = [&](auto belongs) {
-    return std::any_of(machine.links.begin(), machine.links.end(),
-                       [&](const Link& link) { return belongs(machine, link); });
+    return std::ranges::any_of(machine.links, [&](const Link& link) { return belongs(machine, link); });
   };
   // A link or resource of the same name comes first.
   const auto add = [&](const std::string& name, Kind kind, std::size_t index) {
-    const bool taken = std::any_of(parameters.begin(), parameters.end(), [&](const auto& p) { return p.name == name; });
+    const bool taken = std::ranges::any_of(parameters, [&](const auto& p) { return p.name == name; });
     if (!taken) parameters.push_back({name, kind, index});
   };
   for (std::size_t i = 0; i < machine.resources.size(); ++i) add(machine.resources[i].name, Kind::resource, i);
   if (has(between_gpu_and_cpu)) add("pcie", Kind::links_between_gpu_and_cpu, 0);
-  if (has(of_storage) && fastest_read(machine) > 0) add("nvme", Kind::links_of_storage, 0);
+  if (has(of_storage) && fastest(machine, reads_storage) > 0) add("nvme", Kind::links_of_storage, 0);
   for (std::size_t i = 0; i < machine.tiers.size(); ++i) add(machine.tiers[i].name + "_memory", Kind::tier, i);
   if (machine.cpu.adam_parameters_per_second > 0) add("cpu_adam", Kind::cpu_adam, 0);
   if (machine.cpu.can_compute()) add("cpu_bandwidth", Kind::cpu_bandwidth, 0);
@@ -225,9 +209,9 @@ double value_of(const MachineParameter& parameter, const MachineSpec& machine) {
     case Kind::link:
       return static_cast<double>(machine.links[parameter.index].bandwidth);
     case Kind::links_between_gpu_and_cpu:
-      return fastest_between_gpu_and_cpu(machine);
+      return fastest(machine, between_gpu_and_cpu);
     case Kind::links_of_storage:
-      return fastest_read(machine);
+      return fastest(machine, reads_storage);
     case Kind::resource:
       return static_cast<double>(machine.resources[parameter.index].bandwidth);
     case Kind::tier:
@@ -245,7 +229,7 @@ double value_of(const MachineParameter& parameter, const MachineSpec& machine) {
 bool overlap(const MachineParameter& a, const MachineParameter& b, const MachineSpec& machine) {
   const Touched first = touched_by(a, machine), second = touched_by(b, machine);
   const auto meet = [](const std::set<std::string>& some, const std::set<std::string>& others) {
-    return std::any_of(some.begin(), some.end(), [&](const std::string& name) { return others.count(name) != 0; });
+    return std::ranges::any_of(some, [&](const std::string& name) { return others.count(name) != 0; });
   };
   return meet(first.set, second.set) || meet(first.set, second.raised) || meet(first.raised, second.set);
 }
@@ -259,17 +243,9 @@ MachineSpec with_parameter(const MachineParameter& parameter, const MachineSpec&
 }
 
 double unlimited_value(const MachineParameter& parameter) {
-  switch (parameter.unit()) {
-    case ParameterUnit::bytes_per_second:
-      return 1e15;  // a terabyte takes a millisecond
-    case ParameterUnit::bytes:
-      return static_cast<double>(unlimited);
-    case ParameterUnit::parameters_per_second:
-      return 1e15;
-    case ParameterUnit::factor:
-      break;
-  }
-  return 1e6;
+  const ParameterUnit unit = parameter.unit();
+  if (unit == ParameterUnit::bytes) return static_cast<double>(unlimited);
+  return unit == ParameterUnit::factor ? 1e6 : 1e15;  // a terabyte takes a millisecond
 }
 
 Trace with_gpu_speed(const Trace& trace, double factor) {
@@ -287,40 +263,26 @@ Trace with_gpu_speed(const Trace& trace, double factor) {
 }
 
 std::string format_in(ParameterUnit unit, double value) {
-  switch (unit) {
-    case ParameterUnit::bytes_per_second:
-      return format_bandwidth(static_cast<BytesPerSecond>(std::llround(value)));
-    case ParameterUnit::bytes:
-      return value >= static_cast<double>(unlimited) ? "unlimited"
-                                                     : format_bytes(static_cast<Bytes>(std::llround(value)));
-    case ParameterUnit::parameters_per_second: {
-      std::array<char, 32> text{};
-      std::snprintf(text.data(), text.size(), "%.3g G/s", value * 1e-9);
-      return text.data();
-    }
-    case ParameterUnit::factor:
-      break;
+  if (unit == ParameterUnit::bytes_per_second) {
+    return format_bandwidth(static_cast<BytesPerSecond>(std::llround(value)));
   }
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "× %.3g", value);
-  return text.data();
+  if (unit == ParameterUnit::bytes) {
+    return value >= static_cast<double>(unlimited) ? "unlimited"
+                                                   : format_bytes(static_cast<Bytes>(std::llround(value)));
+  }
+  return unit == ParameterUnit::factor ? fmt::format("× {:.3g}", value) : fmt::format("{:.3g} G/s", value * 1e-9);
 }
 
 double parse_parameter(const MachineParameter& parameter, const std::string& text) {
   double value = 0;
-  switch (parameter.unit()) {
-    case ParameterUnit::bytes_per_second:
-      value = static_cast<double>(parse_bandwidth(text));
-      break;
-    case ParameterUnit::bytes:
-      value = static_cast<double>(parse_capacity(text));
-      break;
-    default: {
-      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-      if (error != std::errc() || end != text.data() + text.size()) {
-        throw Error("'" + text + "' is no number, such as 2e9 or 1.5");
-      }
-    }
+  if (parameter.unit() == ParameterUnit::bytes_per_second) {
+    value = static_cast<double>(parse_bandwidth(text));
+  } else if (parameter.unit() == ParameterUnit::bytes) {
+    value = static_cast<double>(parse_capacity(text));
+  } else {
+    const auto number = parse_number(text);
+    if (!number) throw Error("'" + text + "' is no number, such as 2e9 or 1.5");
+    value = *number;
   }
   if (!(value > 0) || !std::isfinite(value)) throw Error("'" + text + "' must be above 0");
   return value;

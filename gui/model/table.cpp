@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "gui/model/describe.h"
 #include "traces/import/csv_table.h"
 
@@ -180,7 +181,7 @@ void DataTable::set_text(std::string_view name, std::string_view value) {
 void DataTable::set_at(std::size_t index, std::string_view field) {
   Column& column = columns_[index];
   if (field.empty()) return;
-  const std::optional<double> number = number_in(field);
+  const std::optional<double> number = parse_number(field);
   // Digits that are a name ("007") stay one.
   const bool whole = field.find_first_of(".eE") == std::string_view::npos;
   if (number && !column.text && (!whole || number_text(*number) == field)) {
@@ -253,7 +254,7 @@ std::vector<DataTable::Condition> DataTable::conditions_of(const std::string& fi
       }
     }
     const bool exact = condition.sign == '=';
-    condition.number = number_in(wanted).value_or(nothing);
+    condition.number = parse_number(wanted).value_or(nothing);
     if (std::isnan(condition.number) && condition.sign != 0) {
       condition.number = number_with_unit(word.substr(sign + 1), columns_[condition.column].unit);
     }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -12,7 +11,9 @@
 
 #include "configs/deepspeed_keys.h"
 #include "configs/lenient_json.h"
+#include "configs/yaml_layers.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "core/units.h"
 #include "policies/registry.h"
 #include "traces/file/file_io.h"
@@ -223,9 +224,7 @@ class Reader {
     if (value.is_number()) {
       number = value.get<double>();
     } else if (value.is_string()) {
-      const std::string& text = value.get_ref<const std::string&>();
-      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-      if (error != std::errc() || end != text.data() + text.size()) number = -1;
+      number = parse_number(value.get_ref<const std::string&>()).value_or(-1);
     }
     if (!(number >= 0) || number != std::floor(number)) {
       fail(named(key) + " is " + value.dump() + "; write a whole number such as 50000000 or 5e7");
@@ -359,12 +358,7 @@ Json json_of_scalar(const YAML::Node& node) {
 }
 
 Json document_of_accelerate(const std::string& text, const std::string& file) {
-  YAML::Node root;
-  try {
-    root = YAML::Load(text);
-  } catch (const YAML::Exception& error) {
-    throw Error(file, static_cast<std::uint64_t>(error.mark.line + 1), "is no YAML: " + error.msg);
-  }
+  const YAML::Node root = load_yaml(text, file);
   const YAML::Node plugin = root.IsMap() ? root["deepspeed_config"] : YAML::Node();
   if (!plugin || !plugin.IsMap()) throw Error(file, 0, "has no section deepspeed_config, as Accelerate's YAML has");
   if (plugin["deepspeed_config_file"]) {

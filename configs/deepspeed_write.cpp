@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <charconv>
 
 #include "configs/deepspeed_config.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <random>
 #include <sstream>
 
@@ -13,6 +12,7 @@
 #include "configs/stack_yaml.h"
 #include "core/error.h"
 #include "core/parse_number.h"
+#include "core/split.h"
 #include "core/text.h"
 #include "core/units.h"
 #include "traces/generate/generate.h"
@@ -28,12 +28,6 @@ const GenerateOption* find_option(const std::string& name) {
   const auto at =
       std::ranges::find(options, name, [](const GenerateOption& option) { return std::string(option.name); });
   return at == options.end() ? nullptr : &*at;
-}
-
-std::optional<std::int64_t> whole_number_of(const std::string& text) {
-  std::int64_t value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && rest == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
 // Settings whose names and types are right, with what is not given at its default.
@@ -64,7 +58,7 @@ class Values {
     const std::string* const given = find(name);
     return given != nullptr ? *given : find_option(name)->standard;
   }
-  std::int64_t whole(const char* name) const { return whole_number_of(text(name)).value_or(0); }
+  std::int64_t whole(const char* name) const { return parse_number<std::int64_t>(text(name)).value_or(0); }
   bool given(const char* name) const { return find(name) != nullptr; }
   double real(const char* name) const { return parse_number(text(name)).value_or(0); }
   bool flag(const char* name) const { return text(name) == "true"; }
@@ -96,14 +90,8 @@ std::vector<std::uint64_t> parse_lengths(const std::string& text, const std::str
   std::vector<std::uint64_t> lengths;
   std::stringstream stream(text);
   for (std::string item; std::getline(stream, item, ',');) {
-    std::size_t used = 0;
-    std::uint64_t length = 0;
-    try {
-      length = item.find('-') == std::string::npos ? std::stoull(item, &used) : 0;
-    } catch (const std::exception&) {
-      used = 0;
-    }
-    if (item.empty() || used != item.size() || length == 0) {
+    const auto length = parse_number<std::uint64_t>(item.erase(0, item.find_first_not_of(' '))).value_or(0);
+    if (length == 0) {
       throw Error("--" + option + ": '" + text +
                   "' is no list of lengths; write 512, or 512,128,300 with one for each micro-batch");
     }
@@ -148,18 +136,11 @@ std::optional<Precision> parse_storage_precision(std::string_view text) {
   return stored ? precision : std::nullopt;
 }
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> items;
-  std::stringstream stream(text);
-  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
-  return items;
-}
-
 // "48x3": requests of a micro-batch, and micro-batches.
 std::pair<std::uint64_t, std::uint64_t> parse_block(const std::string& text) {
   const std::size_t by = text.find('x');
-  const std::optional<std::int64_t> requests = whole_number_of(text.substr(0, by));
-  const std::optional<std::int64_t> batches = by == text.npos ? 1 : whole_number_of(text.substr(by + 1));
+  const std::optional<std::int64_t> requests = parse_number<std::int64_t>(text.substr(0, by));
+  const std::optional<std::int64_t> batches = by == text.npos ? 1 : parse_number<std::int64_t>(text.substr(by + 1));
   if (!requests || !batches || *requests < 1 || *batches < 1 || *requests > (1 << 20) || *batches > (1 << 20)) {
     throw Error("--block: '" + text + "' is no block; write 48x3, the requests of a micro-batch and how many of these");
   }
@@ -241,7 +222,7 @@ void set_generation(const Values& values, GenerateOptions& options) {
   const std::string page = values.text("kv-page");
   if (page == "whole") {
     generation.page_tokens = 0;
-  } else if (const std::optional<std::int64_t> count = whole_number_of(page); count && *count > 0) {
+  } else if (const std::optional<std::int64_t> count = parse_number<std::int64_t>(page); count && *count > 0) {
     generation.page_tokens = static_cast<std::uint64_t>(*count);
   } else {
     try {
@@ -280,40 +261,42 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
     if (value < 0) throw Error(fmt::format("--{}: {} is negative", option, value));
     return static_cast<std::uint64_t>(value);
   };
+  const auto set = [&values]<typename Enum>(const char* option, Enum& field) {
+    field = choose<Enum>(option, values.text(option));
+  };
+  const auto set_if_given = [&values]<typename Enum>(const char* option, std::optional<Enum>& field) {
+    if (const std::string text = values.text(option); !text.empty()) field = choose<Enum>(option, text);
+  };
   GenerateOptions options;
   options.model = model != nullptr ? *model : read_model(values.text("model"));
   options.gpu = read_gpu(values.text("gpu"), values.text("kernels"));
-  const std::string head = values.text("head");
-  options.head = usual_head(options.model);
-  if (head == "lm") {
-    options.head = Head::language_model;
-  } else if (head == "classification") {
-    options.head = Head::classification;
-  } else if (!head.empty()) {
-    throw Error("--head: unknown '" + head + "'; valid are lm, classification");
-  }
-  options.precision = choose<Precision>("precision", values.text("precision"));
+  set("precision", options.precision);
   if (!values.text("gradient-precision").empty()) {
     options.gradient_precision = choose<Precision>("gradient-precision", values.text("gradient-precision"),
                                                    "fp16, bf16, fp32", parse_storage_precision);
   }
-  options.optimizer = choose<Optimizer>("optimizer", values.text("optimizer"));
-  const std::string master = values.text("master"), states = values.text("state-precision"),
-                    embeddings = values.text("embedding-states"), trained = values.text("train-layers");
-  const auto one_of = [](const char* option, const std::string& text, const std::string& first,
-                         const std::string& second) {
+  set("optimizer", options.optimizer);
+  // Whether it is the second.
+  const auto one_of = [&values](const char* option, const char* first, const char* second) {
+    const std::string text = values.text(option);
     if (!text.empty() && text != first && text != second) {
       throw Error(fmt::format("--{}: unknown '{}'; valid are {}, {}", option, text, first, second));
     }
     return text == second;
   };
-  one_of("master", master, "on", "off");
-  if (!master.empty()) options.master = master == "on";
-  options.fp32_states = one_of("state-precision", states, "as-parameters", "fp32");
-  options.fp32_embedding_states = one_of("embedding-states", embeddings, "8bit", "fp32");
+  const bool classifies = one_of("head", "lm", "classification");
+  options.head = values.text("head").empty() ? usual_head(options.model)
+                 : classifies                ? Head::classification
+                                             : Head::language_model;
+  const bool without_master = one_of("master", "on", "off");
+  if (!values.text("master").empty()) options.master = !without_master;
+  options.fp32_states = one_of("state-precision", "as-parameters", "fp32");
+  options.fp32_embedding_states = one_of("embedding-states", "8bit", "fp32");
+  const std::string trained = values.text("train-layers");
   options.low_rank = count("rank");
   if (trained.starts_with("last:")) {
-    const std::optional<std::int64_t> layers = whole_number_of(trained.substr(std::string_view("last:").size()));
+    const std::optional<std::int64_t> layers =
+        parse_number<std::int64_t>(trained.substr(std::string_view("last:").size()));
     if (!layers || *layers < 1) throw Error("--train-layers: '" + trained + "' has no number; write last:4");
     options.train_last_layers = static_cast<std::uint64_t>(*layers);
   } else if (trained == "biases") {
@@ -336,26 +319,24 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
     }
     options.recompute_share = *number;
   }
-  options.stack = choose<Stack>("stack", values.text("stack"));
+  set("stack", options.stack);
   options.stack_figures = read_stack_figures();
-  options.update = choose<Update>("update", values.text("update"));
+  set("update", options.update);
   if (const auto kernel = parse_enum<AttentionKernel>(values.text("attention"))) {
     options.attention_kernel = *kernel;
   } else {
     options.attention = choose<AttentionKind>("attention", values.text("attention"),
                                               enum_names<AttentionKind>() + ", " + enum_names<AttentionKernel>());
   }
-  if (!values.text("loss").empty()) options.loss = choose<LossKind>("loss", values.text("loss"));
+  set_if_given("loss", options.loss);
   const double predicted_tokens = values.real("predicted-tokens");
   if (!(predicted_tokens > 0 && predicted_tokens <= 1)) {
     throw Error(fmt::format("--predicted-tokens: {} is no share above 0 and up to 1", predicted_tokens));
   }
   options.predicted_tokens = predicted_tokens;
-  if (!values.text("communication").empty()) {
-    options.communication = choose<Communication>("communication", values.text("communication"));
-  }
+  set_if_given("communication", options.communication);
   options.forward_only = values.flag("forward-only");
-  options.dropout = choose<Dropout>("dropout", values.text("dropout"));
+  set("dropout", options.dropout);
   options.batch = count("batch");
   options.micro_batches = count("micro-batches");
   const std::string distribution = values.text("seq-distribution");
@@ -380,12 +361,8 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
       if (values.given(name)) throw Error(fmt::format("--{} belongs to a generation; give --new-tokens as well", name));
     }
   }
-  options.clip = choose<Clip>("clip", values.text("clip"));
-  const std::string gradients = values.text("gradients");
-  if (gradients != "freed" && gradients != "kept") {
-    throw Error("--gradients: unknown '" + gradients + "'; valid are freed, kept");
-  }
-  options.keep_gradients = gradients == "kept";
+  set("clip", options.clip);
+  options.keep_gradients = one_of("gradients", "freed", "kept");
   options.sub_group = count("sub-group");
   const auto parsed = [](const char* option, const std::string& text, const auto& parse) {
     try {
@@ -398,7 +375,7 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
     options.launch_gap_ns = parsed("launch-gap", values.text("launch-gap"), parse_duration);
   }
   options.lora_rank = count("lora-rank");
-  options.lora_targets = split(values.text("lora-targets"));
+  if (!values.text("lora-targets").empty()) options.lora_targets = split(values.text("lora-targets"));
   if (const std::uint64_t bits = count("quantise"); bits != 0) {
     if (bits != 4 && bits != 8) throw Error(fmt::format("--quantise: {} bits; it takes 4 or 8", bits));
     options.weights = find_weight_format(bits == 4 ? "nf4" : "int8-expanded");
@@ -409,7 +386,7 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   options.pipeline_parallel = count("pipeline-parallel");
   options.pipeline_chunks = count("pipeline-chunks");
   options.zero = static_cast<int>(std::min<std::uint64_t>(count("zero"), 99));
-  options.gradient_reduction = choose<GradientReduction>("gradient-reduction", values.text("gradient-reduction"));
+  set("gradient-reduction", options.gradient_reduction);
   if (!values.text("interconnect").empty()) {
     options.interconnect = parsed("interconnect", values.text("interconnect"), parse_bandwidth);
     if (options.interconnect == 0) throw Error("--interconnect: must be above 0");
@@ -421,196 +398,113 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
 }  // namespace
 
 const std::vector<GenerateOption>& generate_options() {
+  using enum GenerateOption::Type;
   static const std::vector<GenerateOption> options = {
-      {.name = "model",
-       .type = Type::text,
-       .help = "Name (tencache models), or a .yaml or config.json file",
-       .required = true},
-      {.name = "batch",
-       .type = Type::whole,
-       .help = "Sequences an iteration, over all ranks and micro-batches; required but for --new-tokens"},
-      {.name = "seq", .type = Type::text, .help = "Tokens a sequence; or a list, one length for each micro-batch"},
-      {.name = "seq-distribution",
-       .type = Type::text,
-       .help = "uniform:SHORTEST:LONGEST: a length for each micro-batch is drawn"},
-      {.name = "seed", .type = Type::whole, .help = "Of --seq-distribution", .standard = "1"},
-      {.name = "micro-batches",
-       .type = Type::whole,
-       .help = "Parts of the batch; gradients accumulate over them",
-       .standard = "1"},
-      {.name = "gpu",
-       .type = Type::text,
-       .help = "GPU whose kernel times are modelled (configs/gpus.yaml)",
-       .standard = "h100"},
-      {.name = "kernels",
-       .type = Type::text,
-       .help = "Constants of its kernels from this file, such as calibrate --from-trace writes "
-               "(default: the GPU's of configs/kernels)"},
-      {.name = "precision",
-       .type = Type::text,
-       .help = "Compute in fp16 or bf16 (with fp32 master copies), fp32, tf32 (stored in fp32, products at the "
-               "TF32 rate), or fp8 (stored in bf16, the products of the blocks' linear layers in fp8)",
-       .standard = "bf16"},
-      {.name = "gradient-precision", .type = Type::text, .help = "Of the parameters' gradients (default: --precision)"},
-      {.name = "optimizer", .type = Type::text, .help = enum_names<Optimizer>(), .standard = "adamw"},
-      {.name = "master",
-       .type = Type::text,
-       .help =
-           "on, off: fp32 copies of 16-bit parameters (default: on, but off for 8-bit and low-rank optimizers, lomo "
-           "and adalomo); off: pure 16-bit training, states of adamw, sgd and lamb included"},
-      {.name = "state-precision",
-       .type = Type::text,
-       .help = "Without master copies: as-parameters, fp32",
-       .standard = "as-parameters"},
-      {.name = "embedding-states",
-       .type = Type::text,
-       .help = "Of adam8bit: 8bit, or fp32 for embeddings, as Hugging Face's Trainer has it",
-       .standard = "8bit"},
-      {.name = "rank", .type = Type::whole, .help = "Of galore, galore8bit (default: 128) and apollo (256)"},
-      {.name = "train-layers",
-       .type = Type::text,
-       .help = "all; last:4, these layers with the final norm and an untied head; biases. All else is frozen, and what "
-               "lies below keeps no activations",
-       .standard = "all"},
-      {.name = "recompute",
-       .type = Type::text,
-       .help = "Compute activations again in the backward pass: " + enum_names<Recompute>() +
-               "; with a share of the layers as block:0.5, every second one (docs/workloads.md)",
-       .standard = "none"},
-      {.name = "head", .type = Type::text, .help = "lm or classification (default: the model's usual one)"},
-      {.name = "stack",
-       .type = Type::text,
-       .help = "Software whose kernels run between the products: " + enum_names<Stack>() + " (docs/durations.md)",
-       .standard = "eager"},
-      {.name = "attention",
-       .type = Type::text,
-       .help = enum_names<AttentionKind>() + "; or a fused kernel by its generation: " + enum_names<AttentionKernel>() +
-               " (flash: what stack and GPU have)",
-       .standard = "flash"},
-      {.name = "loss",
-       .type = Type::text,
-       .help = "How cross entropy is computed: " + enum_names<LossKind>() +
-               " (default: full for eager, else fused; with --forward-only there is no loss unless given)"},
-      {.name = "predicted-tokens",
-       .type = Type::real,
-       .help = "Share of the tokens that a language model's head computes; BERT's masked ones are 0.15",
-       .standard = "1"},
-      {.name = "forward-only",
-       .type = Type::flag,
-       .help = "Generate the forward pass alone, as for evaluation: no gradients, optimizer or kept activations "
-               "(default: a training step)"},
-      {.name = "new-tokens",
-       .type = Type::whole,
-       .help = "Generate a block of requests for text, not a training step: so many new tokens after each prompt"},
-      {.name = "prompt",
-       .type = Type::text,
-       .help = "Tokens of a prompt; or a list, one length for each micro-batch (with --new-tokens)"},
-      {.name = "requests",
-       .type = Type::text,
-       .help =
-           "In place of --prompt: draw requests from this file, a CSV with ContextTokens and GeneratedTokens or JSON "
-           "lines with input_length and output_length; --new-tokens may be left out"},
-      {.name = "request-seed", .type = Type::whole, .help = "Of --requests", .standard = "1"},
-      {.name = "block",
-       .type = Type::text,
-       .help = "48x3: requests of a micro-batch, and micro-batches (with --new-tokens)",
-       .standard = "1x1"},
-      {.name = "order",
-       .type = Type::text,
-       .help = "row: each micro-batch to its last token; zigzag: all of them through a layer before the next one "
-               "(with --new-tokens)",
-       .standard = "row"},
-      {.name = "kv-page",
-       .type = Type::text,
-       .help = "What the KV cache grows by: tokens, a size such as 2MiB (of a request's keys in a layer), or whole",
-       .standard = "16"},
-      {.name = "attention-on",
-       .type = Type::text,
-       .help = "Where new tokens attend to the KV cache: gpu, or cpu, at the machine's cpu.tflops and cpu.bandwidth",
-       .standard = "gpu"},
-      {.name = "placeable",
-       .type = Type::text,
-       .help = "What a policy may compute on the CPU instead: " + enum_names<Placeable>() +
-               " ops (attention: of new tokens; llama-cpp needs all)",
-       .standard = "none"},
-      {.name = "kv-format",
-       .type = Type::text,
-       .help = "Keep keys and values in int4-g64 and expand them before attention (default: in --precision; with "
-               "--new-tokens)"},
-      {.name = "routing-seed",
-       .type = Type::whole,
-       .help = "Of the experts that tokens are routed to (with --new-tokens)",
-       .standard = "1"},
-      {.name = "routing-popularity",
-       .type = Type::real,
-       .help = "Zipf's exponent of the experts' popularity, 0 to 16; 0: all alike (with --new-tokens)",
-       .standard = "0.16"},
-      {.name = "routing-repeat",
-       .type = Type::real,
-       .help = "Probability that a token keeps an expert of the token before it (with --new-tokens)",
-       .standard = "0"},
-      {.name = "communication",
-       .type = Type::text,
-       .help = "Software between data-parallel ranks, which hides part of its collectives: " +
-               enum_names<Communication>() + " (default: ddp without ZeRO, else fsdp)"},
-      {.name = "dropout",
-       .type = Type::text,
-       .help = enum_names<Dropout>() + " (family: as published)",
-       .standard = "family"},
-      {.name = "clip",
-       .type = Type::text,
-       .help = enum_names<Clip>() +
-               ": gradients by their global norm, a barrier before the updates; early: norms as gradients are complete",
-       .standard = "on"},
-      {.name = "update",
-       .type = Type::text,
-       .help = enum_names<Update>() +
-               " the backward pass; fused: each block's parameters as soon as their gradients are "
-               "there, which are freed (needs --clip off)",
-       .standard = "after"},
-      {.name = "gradients",
-       .type = Type::text,
-       .help = "freed: after each step; kept: in buffers for good, as Megatron-LM does",
-       .standard = "freed"},
-      {.name = "sub-group",
-       .type = Type::whole,
-       .help = "Elements of a sub-group of the optimizer step",
-       .standard = "1000000000"},
-      {.name = "launch-gap",
-       .type = Type::text,
-       .help = "Idle time before each op, such as 5us (default: until the host has issued it)"},
-      {.name = "lora-rank",
-       .type = Type::whole,
-       .help = "Train low-rank adapters of this rank only; the model is frozen"},
-      {.name = "lora-targets",
-       .type = Type::text,
-       .help = "Linear layers that are adapted, such as q_proj,v_proj (default: as PEFT)"},
-      {.name = "quantise",
-       .type = Type::whole,
-       .help = "4 or 8: bits of the frozen weights (with --lora-rank or --forward-only)"},
-      {.name = "weights",
-       .type = Type::text,
-       .help = "Store weights in a format of fewer bits: " + weight_format_names() +
-               " (docs/workloads.md; with --new-tokens or --forward-only; default: in --precision)"},
-      {.name = "data-parallel", .type = Type::whole, .help = "Ranks that share the batch", .standard = "1"},
-      {.name = "tensor-parallel", .type = Type::whole, .help = "Ranks that share each layer", .standard = "1"},
-      {.name = "pipeline-parallel", .type = Type::whole, .help = "Stages of layers", .standard = "1"},
-      {.name = "pipeline-chunks",
-       .type = Type::whole,
-       .help = "Chunks of layers on each pipeline stage; above 1, run the interleaved schedule, which needs "
-               "--micro-batches to be a multiple of --pipeline-parallel",
-       .standard = "1"},
-      {.name = "zero",
-       .type = Type::whole,
-       .help = "ZeRO stage over the data-parallel ranks: 0, 1, 2, 3",
-       .standard = "0"},
-      {.name = "gradient-reduction",
-       .type = Type::text,
-       .help = "Under ZeRO: " + enum_names<GradientReduction>() + " (DeepSpeed's reduce_scatter false)",
-       .standard = "reduce-scatter"},
-      {.name = "interconnect",
-       .type = Type::text,
-       .help = "Bandwidth between ranks, such as 300GB/s (default: the GPU's)"},
+      {"model", text, "Name (tencache models), or a .yaml or config.json file", "", true},
+      {"batch", whole, "Sequences an iteration, over all ranks and micro-batches; required but for --new-tokens"},
+      {"seq", text, "Tokens a sequence; or a list, one length for each micro-batch"},
+      {"seq-distribution", text, "uniform:SHORTEST:LONGEST: a length for each micro-batch is drawn"},
+      {"seed", whole, "Of --seq-distribution", "1"},
+      {"micro-batches", whole, "Parts of the batch; gradients accumulate over them", "1"},
+      {"gpu", text, "GPU whose kernel times are modelled (configs/gpus.yaml)", "h100"},
+      {"kernels", text,
+       "Constants of its kernels from this file, such as calibrate --from-trace writes "
+       "(default: the GPU's of configs/kernels)"},
+      {"precision", text,
+       "Compute in fp16 or bf16 (with fp32 master copies), fp32, tf32 (stored in fp32, products at the "
+       "TF32 rate), or fp8 (stored in bf16, the products of the blocks' linear layers in fp8)",
+       "bf16"},
+      {"gradient-precision", text, "Of the parameters' gradients (default: --precision)"},
+      {"optimizer", text, enum_names<Optimizer>(), "adamw"},
+      {"master", text,
+       "on, off: fp32 copies of 16-bit parameters (default: on, but off for 8-bit and low-rank optimizers, lomo "
+       "and adalomo); off: pure 16-bit training, states of adamw, sgd and lamb included"},
+      {"state-precision", text, "Without master copies: as-parameters, fp32", "as-parameters"},
+      {"embedding-states", text, "Of adam8bit: 8bit, or fp32 for embeddings, as Hugging Face's Trainer has it", "8bit"},
+      {"rank", whole, "Of galore, galore8bit (default: 128) and apollo (256)"},
+      {"train-layers", text,
+       "all; last:4, these layers with the final norm and an untied head; biases. All else is frozen, and what "
+       "lies below keeps no activations",
+       "all"},
+      {"recompute", text,
+       "Compute activations again in the backward pass: " + enum_names<Recompute>() +
+           "; with a share of the layers as block:0.5, every second one (docs/workloads.md)",
+       "none"},
+      {"head", text, "lm or classification (default: the model's usual one)"},
+      {"stack", text,
+       "Software whose kernels run between the products: " + enum_names<Stack>() + " (docs/durations.md)", "eager"},
+      {"attention", text,
+       enum_names<AttentionKind>() + "; or a fused kernel by its generation: " + enum_names<AttentionKernel>() +
+           " (flash: what stack and GPU have)",
+       "flash"},
+      {"loss", text,
+       "How cross entropy is computed: " + enum_names<LossKind>() +
+           " (default: full for eager, else fused; with --forward-only there is no loss unless given)"},
+      {"predicted-tokens", real,
+       "Share of the tokens that a language model's head computes; BERT's masked ones are 0.15", "1"},
+      {"forward-only", flag,
+       "Generate the forward pass alone, as for evaluation: no gradients, optimizer or kept activations "
+       "(default: a training step)"},
+      {"new-tokens", whole,
+       "Generate a block of requests for text, not a training step: so many new tokens after each prompt"},
+      {"prompt", text, "Tokens of a prompt; or a list, one length for each micro-batch (with --new-tokens)"},
+      {"requests", text,
+       "In place of --prompt: draw requests from this file, a CSV with ContextTokens and GeneratedTokens or JSON "
+       "lines with input_length and output_length; --new-tokens may be left out"},
+      {"request-seed", whole, "Of --requests", "1"},
+      {"block", text, "48x3: requests of a micro-batch, and micro-batches (with --new-tokens)", "1x1"},
+      {"order", text,
+       "row: each micro-batch to its last token; zigzag: all of them through a layer before the next one "
+       "(with --new-tokens)",
+       "row"},
+      {"kv-page", text,
+       "What the KV cache grows by: tokens, a size such as 2MiB (of a request's keys in a layer), or whole", "16"},
+      {"attention-on", text,
+       "Where new tokens attend to the KV cache: gpu, or cpu, at the machine's cpu.tflops and cpu.bandwidth", "gpu"},
+      {"placeable", text,
+       "What a policy may compute on the CPU instead: " + enum_names<Placeable>() +
+           " ops (attention: of new tokens; llama-cpp needs all)",
+       "none"},
+      {"kv-format", text,
+       "Keep keys and values in int4-g64 and expand them before attention (default: in --precision; with "
+       "--new-tokens)"},
+      {"routing-seed", whole, "Of the experts that tokens are routed to (with --new-tokens)", "1"},
+      {"routing-popularity", real,
+       "Zipf's exponent of the experts' popularity, 0 to 16; 0: all alike (with --new-tokens)", "0.16"},
+      {"routing-repeat", real, "Probability that a token keeps an expert of the token before it (with --new-tokens)",
+       "0"},
+      {"communication", text,
+       "Software between data-parallel ranks, which hides part of its collectives: " + enum_names<Communication>() +
+           " (default: ddp without ZeRO, else fsdp)"},
+      {"dropout", text, enum_names<Dropout>() + " (family: as published)", "family"},
+      {"clip", text,
+       enum_names<Clip>() +
+           ": gradients by their global norm, a barrier before the updates; early: norms as gradients are complete",
+       "on"},
+      {"update", text,
+       enum_names<Update>() + " the backward pass; fused: each block's parameters as soon as their gradients are "
+                              "there, which are freed (needs --clip off)",
+       "after"},
+      {"gradients", text, "freed: after each step; kept: in buffers for good, as Megatron-LM does", "freed"},
+      {"sub-group", whole, "Elements of a sub-group of the optimizer step", "1000000000"},
+      {"launch-gap", text, "Idle time before each op, such as 5us (default: until the host has issued it)"},
+      {"lora-rank", whole, "Train low-rank adapters of this rank only; the model is frozen"},
+      {"lora-targets", text, "Linear layers that are adapted, such as q_proj,v_proj (default: as PEFT)"},
+      {"quantise", whole, "4 or 8: bits of the frozen weights (with --lora-rank or --forward-only)"},
+      {"weights", text,
+       "Store weights in a format of fewer bits: " + weight_format_names() +
+           " (docs/workloads.md; with --new-tokens or --forward-only; default: in --precision)"},
+      {"data-parallel", whole, "Ranks that share the batch", "1"},
+      {"tensor-parallel", whole, "Ranks that share each layer", "1"},
+      {"pipeline-parallel", whole, "Stages of layers", "1"},
+      {"pipeline-chunks", whole,
+       "Chunks of layers on each pipeline stage; above 1, run the interleaved schedule, which needs "
+       "--micro-batches to be a multiple of --pipeline-parallel",
+       "1"},
+      {"zero", whole, "ZeRO stage over the data-parallel ranks: 0, 1, 2, 3", "0"},
+      {"gradient-reduction", text,
+       "Under ZeRO: " + enum_names<GradientReduction>() + " (DeepSpeed's reduce_scatter false)", "reduce-scatter"},
+      {"interconnect", text, "Bandwidth between ranks, such as 300GB/s (default: the GPU's)"},
   };
   return options;
 }
@@ -623,7 +517,7 @@ std::vector<std::string> generate_option_names() {
 
 std::string refused_text(const GenerateOption& option, const std::string& text) {
   const std::string_view name = option.name;
-  if (option.type == Type::whole && !whole_number_of(text)) {
+  if (option.type == Type::whole && !parse_number<std::int64_t>(text)) {
     return "'" + text + "' is not a whole number" + (name == "batch" ? " from 1" : "");
   }
   if (option.type == Type::real && !parse_number(text)) return "'" + text + "' is not a number";

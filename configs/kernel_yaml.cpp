@@ -163,14 +163,7 @@ std::string read_matmul_fp8(const YamlValue& value, KernelConstants& constants) 
 
 File parse_file(const std::string& text, const std::string& file) {
   File result;
-  YAML::Node root;
-  try {
-    root = YAML::Load(text);
-  } catch (const YAML::Exception& error) {
-    const int line = error.mark.line;
-    throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, "not valid YAML: " + error.msg);
-  }
-  const YamlMap map({{root, &file}}, "a chip's kernels",
+  const YamlMap map({{load_yaml(text, file), &file}}, "a chip's kernels",
                     {"name", "measured", "table", "matmul", "matmul_fp8", "attention", "kernel_start", "sustained",
                      "bandwidth_share", "error", "collectives", "calibrated", "factor"});
   const auto scalar = [&](const char* key) {
@@ -380,15 +373,7 @@ std::string calibration_note(const KernelConstants& kernels) {
          " ops)";
 }
 
-std::string kernel_folder() {
-  std::string looked;
-  for (const std::string& folder : config_folders("kernels")) {
-    std::error_code ignored;
-    if (fs::is_directory(folder, ignored)) return folder;
-    looked += (looked.empty() ? "" : ", ") + folder;
-  }
-  throw Error("the folder of kernels' constants is not to be found; looked for " + looked);
-}
+std::string kernel_folder() { return config_file("kernels"); }
 
 Nanoseconds modelled_ns(const KernelModel& model, const MeasuredKernel& row) {
   const Kernel& kernel = row.kernel;

@@ -4,7 +4,6 @@
 
 #include "configs/machine_yaml.h"
 #include "configs/shipped_files.h"
-#include "core/error.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {
@@ -20,31 +19,13 @@ std::string read_machine_text(const std::string& path) { return read_file(path, 
 
 std::string find_base_machine(const std::string& base, const std::string& from_file) {
   if (is_config_path(base)) return (std::filesystem::path(from_file).parent_path() / base).string();
-  std::string names;
-  for (const auto& [name, path] : shipped_files("machines")) {
-    if (name == base) return path;
-    names += (names.empty() ? "" : ", ") + name;
-  }
-  throw Error("unknown machine '" + base + "'; valid names are " + names + "; a file is given by its path, ./" + base +
-              ".yaml");
+  return find_config("machines", "machine", base);
 }
 
 std::vector<std::string> machine_folders() { return config_folders("machines"); }
 
 MachineSpec read_machine(const std::string& name_or_file) {
-  if (is_config_path(name_or_file)) return read_machine_file(name_or_file);
-  const auto machines = shipped_files("machines");
-  for (const auto& [name, path] : machines) {
-    if (name == name_or_file) return read_machine_file(path);
-  }
-  std::string names;
-  for (const auto& [name, path] : machines) names += (names.empty() ? "" : ", ") + name;
-  if (names.empty()) {
-    names = "none are to be found: looked in";
-    for (const std::string& folder : machine_folders()) names += " " + folder;
-  }
-  throw Error("unknown machine '" + name_or_file + "'; valid names are " + names +
-              "; a file is given by its path, for instance ./" + name_or_file + ".yaml");
+  return read_machine_file(find_config("machines", "machine", name_or_file));
 }
 
 std::vector<MachineSpec> list_machines() {

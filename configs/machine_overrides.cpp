@@ -36,8 +36,7 @@ void set_limit(MachineSpec& machine, const std::string& option, const std::strin
     throw Error(option + ": write it as LINK=BANDWIDTH, such as h2d=12GB/s");
   }
   const std::string name = limit.substr(0, equals);
-  const auto link = std::find_if(machine.links.begin(), machine.links.end(),
-                                 [&](const Link& candidate) { return candidate.name == name; });
+  const auto link = std::ranges::find(machine.links, name, &Link::name);
   if (link == machine.links.end()) {
     std::vector<std::string> valid;
     for (const Link& candidate : machine.links) valid.push_back(candidate.name);

@@ -22,6 +22,13 @@ const std::vector<std::string> machine_keys = {
 const std::vector<std::string> rank_keys = {"gpu",          "tiers", "resources", "links",       "staging",
                                             "initial_tier", "cpu",   "host",      "issue_ahead", "copies_in_flight"};
 
+template <typename Part>
+std::vector<std::string> names_of(const std::vector<Part>& parts) {
+  std::vector<std::string> names;
+  for (const Part& part : parts) names.push_back(part.name);
+  return names;
+}
+
 // One rank of a machine.
 class RankReader {
  public:
@@ -39,19 +46,11 @@ class RankReader {
     if (keys.get("cpu")) read_cpu(keys.layers_of("cpu"));
     if (keys.get("host")) {
       const YamlMap host(keys.layers_of("host"), "host", {"per_module", "per_transfer"});
-      if (const auto value = host.get("per_module")) {
-        machine_.host_module_ns = figures_.duration(*value, "host.per_module");
-      }
-      if (const auto value = host.get("per_transfer")) {
-        machine_.host_transfer_ns = figures_.duration(*value, "host.per_transfer");
-      }
+      figures_.take(host, "per_module", "host.", machine_.host_module_ns, &FigureReader::duration);
+      figures_.take(host, "per_transfer", "host.", machine_.host_transfer_ns, &FigureReader::duration);
     }
-    if (const auto value = keys.get("issue_ahead")) {
-      machine_.issue_ahead = figures_.count(*value, "issue_ahead", 1, 1000);
-    }
-    if (const auto value = keys.get("copies_in_flight")) {
-      machine_.copies_in_flight = figures_.count(*value, "copies_in_flight", 1, 1000);
-    }
+    figures_.take(keys, "issue_ahead", "", machine_.issue_ahead, &FigureReader::count, 1, 1000);
+    figures_.take(keys, "copies_in_flight", "", machine_.copies_in_flight, &FigureReader::count, 1, 1000);
     lane_uses();
     machine_.facts = figures_.take_facts();
     return std::move(machine_);
@@ -77,49 +76,45 @@ class RankReader {
     return std::min(shared, rank_count_ - first);
   }
 
-  TierId tier(const YamlValue& value, const std::string& path) const {
-    std::vector<std::string> names;
-    for (const Tier& candidate : machine_.tiers) names.push_back(candidate.name);
+  // The position of the part that the value names. `what`: "tier".
+  template <typename Part>
+  std::uint8_t named(const std::vector<Part>& parts, const char* what, const YamlValue& value,
+                     const std::string& path) const {
     const std::string wanted = figures_.text(value, path);
-    const auto found = std::find(names.begin(), names.end(), wanted);
-    if (found == names.end()) {
-      fail_at(value, path + ": there is no tier '" + wanted + "'; valid are " + join_names(names));
-    }
-    return static_cast<TierId>(found - names.begin());
+    const auto found = std::ranges::find(parts, wanted, &Part::name);
+    if (found != parts.end()) return static_cast<std::uint8_t>(found - parts.begin());
+    fail_at(value, path + ": there is no " + what + " '" + wanted + "'; valid are " + join_names(names_of(parts)));
   }
-
+  TierId tier(const YamlValue& value, const std::string& path) const {
+    return named(machine_.tiers, "tier", value, path);
+  }
   std::vector<std::uint8_t> resources(const YamlValue& value, const std::string& path) const {
-    std::vector<std::string> names;
-    for (const Resource& candidate : machine_.resources) names.push_back(candidate.name);
     std::vector<std::uint8_t> used;
     each_item(value, path, [&](const YamlValue& item) {
-      const std::string wanted = figures_.text(item, path);
-      const auto found = std::find(names.begin(), names.end(), wanted);
-      if (found == names.end()) {
-        fail_at(item, path + ": there is no resource '" + wanted + "'; valid are " + join_names(names));
-      }
-      const auto index = static_cast<std::uint8_t>(found - names.begin());
-      if (std::find(used.begin(), used.end(), index) != used.end()) {
-        fail_at(item, path + ": '" + wanted + "' stands twice");
+      const std::uint8_t index = named(machine_.resources, "resource", item, path);
+      if (std::ranges::find(used, index) != used.end()) {
+        fail_at(item, path + ": '" + machine_.resources[index].name + "' stands twice");
       }
       used.push_back(index);
     });
     return used;
   }
 
+  template <typename Part>
+  static void refuse_name_of(const std::vector<Part>& parts, const char* what, const YamlValue& value,
+                             const std::string& name) {
+    if (std::ranges::find(parts, name, &Part::name) == parts.end()) return;
+    fail_at(value, "'" + name + "' is the name of a " + what + " already");
+  }
   // Tiers and links are keys of the same objects in results.
-  void claim_name(const YamlValue& value, const std::string& name) {
-    for (const Tier& other : machine_.tiers) {
-      if (other.name == name) fail_at(value, "'" + name + "' is the name of a tier already");
-    }
-    for (const Link& other : machine_.links) {
-      if (other.name == name) fail_at(value, "'" + name + "' is the name of a link already");
-    }
+  void claim_name(const YamlValue& value, const std::string& name) const {
+    refuse_name_of(machine_.tiers, "tier", value, name);
+    refuse_name_of(machine_.links, "link", value, name);
   }
 
   // Either the GPU's name, or a map. The resources come later in the file: their names are kept until then.
   void read_gpu(std::vector<YamlValue> layers) {
-    const auto plain = std::find_if(layers.begin(), layers.end(), [](const YamlValue& v) { return !v.node.IsMap(); });
+    const auto plain = std::ranges::find_if(layers, [](const YamlValue& v) { return !v.node.IsMap(); });
     if (plain != layers.end()) machine_.gpu = figures_.text(*plain, "gpu");
     layers.erase(plain, layers.end());
     if (layers.empty()) return;
@@ -159,12 +154,8 @@ class RankReader {
     }
     if (result.capacity != unlimited) result.capacity /= sharers(shared);
     if (result.capacity == 0) fail_at(keys.require("capacity"), path + "capacity: must be above 0");
-    if (const auto granularity = keys.get("granularity")) {
-      result.granularity = figures_.bytes(*granularity, path + "granularity");
-      if (!std::has_single_bit(result.granularity)) {
-        fail_at(*granularity, path + "granularity: must be a power of two");
-      }
-    }
+    const auto granularity = figures_.take(keys, "granularity", path, result.granularity, &FigureReader::bytes);
+    if (!std::has_single_bit(result.granularity)) fail_at(*granularity, path + "granularity: must be a power of two");
     if (const auto directories = keys.get("directories")) {
       if (result.kind != TierKind::nvme) fail_at(*directories, path + "directories: only tiers of kind nvme have them");
       each_item(*directories, path + "directories", [&](const YamlValue& item) {
@@ -172,44 +163,45 @@ class RankReader {
         if (result.directories.back().empty()) fail_at(item, path + "directories: an empty path");
       });
     }
-    for (const char* key : {"io_block", "io_depth", "checksums", "tbw"}) {
+    for (const auto& [key, kind_of_it] : {std::pair("io_block", TierKind::nvme),
+                                          {"io_depth", TierKind::nvme},
+                                          {"checksums", TierKind::nvme},
+                                          {"tbw", TierKind::nvme},
+                                          {"allocator", TierKind::gpu},
+                                          {"expand", TierKind::gpu}}) {
       const auto value = keys.get(key);
-      if (value && result.kind != TierKind::nvme) fail_at(*value, path + key + ": only tiers of kind nvme have it");
+      if (!value || result.kind == kind_of_it) continue;
+      fail_at(*value, path + key + ": only tiers of kind " + std::string(to_string(kind_of_it)) + " have it");
     }
-    if (const auto value = keys.get("io_block")) {
-      result.io_block_bytes = figures_.bytes(*value, path + "io_block");
+    if (const auto value = figures_.take(keys, "io_block", path, result.io_block_bytes, &FigureReader::bytes)) {
       if (result.io_block_bytes == 0 || result.io_block_bytes % (4 * KiB) != 0 || result.io_block_bytes > GiB) {
         fail_at(*value, path + "io_block: must be a multiple of 4KiB up to 1GiB");
       }
     }
-    if (const auto value = keys.get("io_depth")) result.io_depth = figures_.count(*value, path + "io_depth", 1, 1024);
+    figures_.take(keys, "io_depth", path, result.io_depth, &FigureReader::count, 1, 1024);
     if (const auto value = keys.get("checksums")) {
       result.checksums = figures_.choice(*value, path + "checksums", {"false", "true"}) == 1;
     }
-    if (const auto value = keys.get("tbw")) {
-      result.rated_written_bytes = figures_.capacity(*value, path + "tbw", "TB");
+    if (const auto value =
+            figures_.take(keys, "tbw", path, result.rated_written_bytes, &FigureReader::capacity, "TB")) {
       if (result.rated_written_bytes == 0) fail_at(*value, path + "tbw: must be above 0");
     }
     if (const auto value = keys.get("allocator")) {
-      if (result.kind != TierKind::gpu) fail_at(*value, path + "allocator: only tiers of kind gpu have it");
       const bool caching = figures_.choice(*value, path + "allocator", {"exact", "caching"}) == 1;
       result.allocator = caching ? AllocatorKind::caching : AllocatorKind::exact;
     }
-    if (const auto value = keys.get("expand")) {
-      if (result.kind != TierKind::gpu) fail_at(*value, path + "expand: only tiers of kind gpu have it");
-      result.expand_bandwidth = figures_.bandwidth(*value, path + "expand");
-    }
-    if (keys.get("allocation")) result.allocation = allocation(keys.layers_of("allocation"), path + "allocation");
+    figures_.take(keys, "expand", path, result.expand_bandwidth, &FigureReader::bandwidth);
+    if (keys.get("allocation")) result.allocation = allocation(keys.layers_of("allocation"), path + "allocation.");
     machine_.tiers.push_back(std::move(result));
   }
 
   AllocationCost allocation(const std::vector<YamlValue>& layers, const std::string& path) {
-    const YamlMap keys(layers, path, {"per_call", "bandwidth", "round"});
+    const YamlMap keys(layers, path.substr(0, path.size() - 1), {"per_call", "bandwidth", "round"});
     AllocationCost cost;
-    if (const auto value = keys.get("per_call")) cost.per_call_ns = figures_.duration(*value, path + ".per_call");
-    if (const auto value = keys.get("bandwidth")) cost.bandwidth = figures_.bandwidth(*value, path + ".bandwidth");
+    figures_.take(keys, "per_call", path, cost.per_call_ns, &FigureReader::duration);
+    figures_.take(keys, "bandwidth", path, cost.bandwidth, &FigureReader::bandwidth);
     if (const auto value = keys.get("round")) {
-      cost.power_of_two = figures_.choice(*value, path + ".round", {"exact", "power_of_two"}) == 1;
+      cost.power_of_two = figures_.choice(*value, path + "round", {"exact", "power_of_two"}) == 1;
     }
     return cost;
   }
@@ -219,11 +211,7 @@ class RankReader {
     Resource result;
     result.name = figures_.name(keys.require("name"), "resources.name");
     const std::string path = "resources." + result.name + ".";
-    for (const Resource& other : machine_.resources) {
-      if (other.name == result.name) {
-        fail_at(keys.require("name"), "'" + result.name + "' is the name of a resource already");
-      }
-    }
+    refuse_name_of(machine_.resources, "resource", keys.require("name"), result.name);
     if (machine_.resources.size() == 255) fail_at(keys.top(), "more than 255 resources");
     result.bandwidth = effective_bandwidth(keys, path);
     const std::uint32_t shared = shared_by(keys, path);
@@ -250,19 +238,13 @@ class RankReader {
                               " is there already");
     }
     result.bandwidth = effective_bandwidth(keys, path);
-    if (const auto value = keys.get("latency")) result.latency_ns = figures_.duration(*value, path + "latency");
+    figures_.take(keys, "latency", path, result.latency_ns, &FigureReader::duration);
     if (const auto value = keys.get("uses")) result.uses = resources(*value, path + "uses");
-    if (const auto value = keys.get("queue_depth")) {
-      result.queue_depth = figures_.count(*value, path + "queue_depth", 1, 65536);
-    }
-    if (const auto value = keys.get("paged")) {
-      result.paged_efficiency = figures_.positive_number(*value, path + "paged");
-      if (result.paged_efficiency > 1) fail_at(*value, path + "paged: a share of the bandwidth, at most 1");
-    }
-    if (const auto value = keys.get("pageable")) {
-      result.pageable_bandwidth = figures_.bandwidth(*value, path + "pageable");
-      if (result.pageable_bandwidth > result.bandwidth) fail_at(*value, path + "pageable: above the link's bandwidth");
-    }
+    figures_.take(keys, "queue_depth", path, result.queue_depth, &FigureReader::count, 1, 65536);
+    const auto paged = figures_.take(keys, "paged", path, result.paged_efficiency, &FigureReader::positive_number);
+    if (paged && result.paged_efficiency > 1) fail_at(*paged, path + "paged: a share of the bandwidth, at most 1");
+    const auto pageable = figures_.take(keys, "pageable", path, result.pageable_bandwidth, &FigureReader::bandwidth);
+    if (result.pageable_bandwidth > result.bandwidth) fail_at(*pageable, path + "pageable: above the link's bandwidth");
     read_storage(keys, path, result);
     machine_.links.push_back(std::move(result));
   }
@@ -273,15 +255,14 @@ class RankReader {
     if (keys.stands_above("bandwidth", "iops") && keys.stands_above("bandwidth", "block")) {
       return figures_.bandwidth(keys.require("bandwidth"), path + "bandwidth");
     }
-    const auto iops = keys.get("iops"), block = keys.get("block");
-    if (iops.has_value() != block.has_value()) {
-      fail_at(iops ? *iops : *block, path + "iops and block: either both or neither");
+    if (!has_both(keys, path, "iops", "block")) {
+      return figures_.bandwidth(keys.require("bandwidth"), path + "bandwidth");
     }
-    if (!iops) return figures_.bandwidth(keys.require("bandwidth"), path + "bandwidth");
-    const double rate = figures_.positive_number(*iops, path + "iops");
-    const Bytes request = figures_.bytes(*block, path + "block");
+    const double rate = figures_.positive_number(keys.require("iops"), path + "iops");
+    const Bytes request = figures_.bytes(keys.require("block"), path + "block");
     const double small = std::floor(rate * static_cast<double>(request));
-    if (!(small >= 1 && small <= 0x1p60)) fail_at(*iops, path + "iops × block: must be from 1 B/s to 1 EiB/s");
+    if (!(small >= 1 && small <= 0x1p60))
+      fail_at(keys.require("iops"), path + "iops × block: must be from 1 B/s to 1 EiB/s");
     const std::optional<Fact> rate_fact = figures_.take_fact(path + "iops");
     figures_.take_fact(path + "block");
     const auto small_requests = static_cast<BytesPerSecond>(small);
@@ -298,20 +279,21 @@ class RankReader {
     return small_requests;
   }
 
+  static bool has_both(const YamlMap& keys, const std::string& path, const char* first, const char* second) {
+    const auto a = keys.get(first), b = keys.get(second);
+    if (a.has_value() != b.has_value()) {
+      fail_at(a ? *a : *b, path + first + " and " + second + ": either both or neither");
+    }
+    return a.has_value();
+  }
+
   void read_storage(const YamlMap& keys, const std::string& path, Link& link) {
-    const auto pair = [&](const char* first, const char* second) {
-      const auto a = keys.get(first), b = keys.get(second);
-      if (a.has_value() != b.has_value()) {
-        fail_at(a ? *a : *b, path + first + " and " + second + ": either both or neither");
-      }
-      return a.has_value();
-    };
-    if (pair("devices", "stripe")) {
+    if (has_both(keys, path, "devices", "stripe")) {
       link.devices = figures_.count(keys.require("devices"), path + "devices", 1, 64);
       link.stripe_bytes = figures_.bytes(keys.require("stripe"), path + "stripe");
       if (link.stripe_bytes == 0) fail_at(keys.require("stripe"), path + "stripe: must be above 0");
     }
-    if (pair("sustained", "burst")) {
+    if (has_both(keys, path, "sustained", "burst")) {
       const YamlValue sustained = keys.require("sustained");
       link.sustained_bandwidth = figures_.bandwidth(sustained, path + "sustained");
       if (link.sustained_bandwidth > link.bandwidth) fail_at(sustained, path + "sustained: above the link's bandwidth");
@@ -334,13 +316,10 @@ class RankReader {
       machine_.cpu.adam_parameters_per_second =
           figures_.positive_number(*rate, "cpu.adam_parameters_per_second") / sharers(shared);
     }
-    const auto tflops = keys.get("tflops"), bandwidth = keys.get("bandwidth");
-    if (tflops.has_value() != bandwidth.has_value()) {
-      fail_at(tflops ? *tflops : *bandwidth, "cpu.tflops and bandwidth: either both or neither");
-    }
-    if (tflops) {
-      machine_.cpu.flops_per_second = figures_.positive_number(*tflops, "cpu.tflops") * 1e12 / sharers(shared);
-      machine_.cpu.bandwidth = figures_.bandwidth(*bandwidth, "cpu.bandwidth") / sharers(shared);
+    if (has_both(keys, "cpu.", "tflops", "bandwidth")) {
+      const double tflops = figures_.positive_number(keys.require("tflops"), "cpu.tflops");
+      machine_.cpu.flops_per_second = tflops * 1e12 / sharers(shared);
+      machine_.cpu.bandwidth = figures_.bandwidth(keys.require("bandwidth"), "cpu.bandwidth") / sharers(shared);
     }
     lane_values_[1] = keys.get("uses");
   }
@@ -354,7 +333,7 @@ class RankReader {
 // A file and those it builds on.
 class MachineReader {
  public:
-  MachineReader(std::string_view text, const std::string& file) { load(text, file); }
+  MachineReader(std::string_view text, const std::string& file) { load(load_yaml(text, file), file); }
   MachineReader(const YAML::Node& root, const std::string& file) { load(root, file); }
 
   MachineSpec read() {
@@ -386,18 +365,6 @@ class MachineReader {
     YAML::Node root;
   };
 
-  void load(std::string_view text, const std::string& file) {
-    YAML::Node root;
-    try {
-      root = YAML::Load(std::string(text));
-    } catch (const YAML::Exception& error) {
-      // -1: the whole file.
-      const int line = error.mark.line;
-      throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, "not valid YAML: " + error.msg);
-    }
-    load(root, file);
-  }
-
   void load(const YAML::Node& node, const std::string& file) {
     auto source = std::make_unique<Source>(Source{file, node});
     const YamlValue root{source->root, &source->file};
@@ -415,7 +382,7 @@ class MachineReader {
     } catch (const Error& error) {
       fail_at(*base, "base: " + std::string(error.what()));
     }
-    load(base_text, base_file);
+    load(load_yaml(base_text, base_file), base_file);
   }
 
   // What is different of each rank, if anything.
@@ -437,30 +404,23 @@ class MachineReader {
     FigureReader figures;
     const YamlMap own({keys.top()}, "a machine", machine_keys);  // a name is not taken over
     machine.name = figures.name(own.require("name"), "name");
-    if (const auto value = keys.get("description")) machine.description = figures.text(*value, "description");
+    figures.take(keys, "description", "", machine.description, &FigureReader::text);
     machine.file = sources_.front()->file;
     for (std::size_t i = 1; i < sources_.size(); ++i) machine.base_files.push_back(sources_[i]->file);
     if (keys.get("price")) {
       const YamlMap price(keys.layers_of("price"), "price", {"on_demand", "spot", "currency"});
-      if (const auto value = price.get("on_demand")) {
-        machine.price.on_demand = figures.positive_number(*value, "price.on_demand");
-      }
-      if (const auto value = price.get("spot")) machine.price.spot = figures.positive_number(*value, "price.spot");
-      if (const auto value = price.get("currency")) machine.price.currency = figures.name(*value, "price.currency");
+      figures.take(price, "on_demand", "price.", machine.price.on_demand, &FigureReader::positive_number);
+      figures.take(price, "spot", "price.", machine.price.spot, &FigureReader::positive_number);
+      figures.take(price, "currency", "price.", machine.price.currency, &FigureReader::name);
     }
     for (Fact& fact : figures.take_facts()) machine.facts.push_back(std::move(fact));
-    std::sort(machine.facts.begin(), machine.facts.end(), [](const Fact& a, const Fact& b) { return a.path < b.path; });
+    std::ranges::sort(machine.facts, {}, &Fact::path);
   }
 
   // Results have one set of tiers and links for all ranks, and what is shared has one bandwidth.
   static void check_alike(const YamlValue& entry, const MachineSpec& first, const MachineSpec& rank) {
-    const auto names = [](const auto& parts) {
-      std::vector<std::string> result;
-      for (const auto& part : parts) result.push_back(part.name);
-      return result;
-    };
-    if (names(first.tiers) != names(rank.tiers) || names(first.links) != names(rank.links) ||
-        names(first.resources) != names(rank.resources)) {
+    if (names_of(first.tiers) != names_of(rank.tiers) || names_of(first.links) != names_of(rank.links) ||
+        names_of(first.resources) != names_of(rank.resources)) {
       fail_at(entry, "ranks: all have the same tiers, links and resources, of what size and rate ever");
     }
     for (std::size_t i = 0; i < first.resources.size(); ++i) {

@@ -54,6 +54,8 @@ std::string write_number(double value) {
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
 }
 
+std::string write_count(std::uint32_t count) { return std::to_string(count); }
+
 std::string enclosed(char open, const std::string& text, char close) {
   std::string result(1, open);
   result += text;
@@ -90,38 +92,23 @@ class RankWriter {
 
   Entries tier(const Tier& tier) const {
     const std::string path = "tiers." + tier.name + ".";
-    Entries entries = {{"kind", std::string(to_string(tier.kind))},
-                       {"capacity", figure(path + "capacity", write_bytes(tier.capacity))},
-                       // Taken off the capacity when it was read; what remains of it is its source.
-                       {"reserved", fact(path + "reserved") != nullptr ? figure(path + "reserved", "0") : ""},
-                       {"granularity", figure(path + "granularity", write_bytes(tier.granularity))}};
     std::string directories;
     for (const std::string& directory : tier.directories) {
       directories += (directories.empty() ? "" : ", ") + quote(directory);
     }
-    entries.emplace_back("directories", directories.empty() ? "" : enclosed('[', directories, ']'));
-    entries.emplace_back("io_block",
-                         tier.io_block_bytes == 0 ? "" : figure(path + "io_block", write_bytes(tier.io_block_bytes)));
-    entries.emplace_back("io_depth",
-                         tier.io_depth == 0 ? "" : figure(path + "io_depth", std::to_string(tier.io_depth)));
-    entries.emplace_back("allocator",
-                         tier.allocator == AllocatorKind::exact ? "" : std::string(to_string(tier.allocator)));
-    entries.emplace_back("checksums", tier.checksums ? figure(path + "checksums", "true") : "");
-    entries.emplace_back(
-        "tbw", tier.rated_written_bytes == 0 ? "" : figure(path + "tbw", write_bytes(tier.rated_written_bytes)));
-    const AllocationCost& cost = tier.allocation;
-    std::string allocation;
-    if (cost.per_call_ns != 0 || cost.bandwidth != 0 || cost.power_of_two) {
-      const std::string part = path + "allocation.";
-      allocation =
-          map({{"per_call", figure(part + "per_call", write_duration(cost.per_call_ns))},
-               {"bandwidth", cost.bandwidth != 0 ? figure(part + "bandwidth", write_bandwidth(cost.bandwidth)) : ""},
-               {"round", cost.power_of_two ? "power_of_two" : "exact"}});
-    }
-    entries.emplace_back(
-        "expand", tier.expand_bandwidth == 0 ? "" : figure(path + "expand", write_bandwidth(tier.expand_bandwidth)));
-    entries.emplace_back("allocation", allocation);
-    return entries;
+    return {{"kind", std::string(to_string(tier.kind))},
+            {"capacity", figure(path + "capacity", write_bytes(tier.capacity))},
+            // Taken off the capacity when it was read; what remains of it is its source.
+            {"reserved", fact(path + "reserved") != nullptr ? figure(path + "reserved", "0") : ""},
+            {"granularity", figure(path + "granularity", write_bytes(tier.granularity))},
+            {"directories", directories.empty() ? "" : enclosed('[', directories, ']')},
+            unless<Bytes>(path, "io_block", tier.io_block_bytes, 0, write_bytes),
+            unless(path, "io_depth", tier.io_depth, 0u, write_count),
+            {"allocator", tier.allocator == AllocatorKind::exact ? "" : std::string(to_string(tier.allocator))},
+            {"checksums", tier.checksums ? figure(path + "checksums", "true") : ""},
+            unless<Bytes>(path, "tbw", tier.rated_written_bytes, 0, write_bytes),
+            unless<BytesPerSecond>(path, "expand", tier.expand_bandwidth, 0, write_bandwidth),
+            {"allocation", allocation(path + "allocation.", tier.allocation)}};
   }
 
   Entries resource(const Resource& resource, std::uint32_t shared_by) const {
@@ -135,22 +122,18 @@ class RankWriter {
     const std::string path = "links." + link.name + ".";
     const bool striped = link.devices > 1 || link.stripe_bytes != 0;
     const bool bursts = link.sustained_bandwidth != 0;
-    return {
-        {"from", machine_.tiers[link.from].name},
-        {"to", machine_.tiers[link.to].name},
-        {"bandwidth", figure(path + "bandwidth", write_bandwidth(link.bandwidth))},
-        {"latency", figure(path + "latency", write_duration(link.latency_ns))},
-        {"uses", uses(link.uses)},
-        {"queue_depth", link.queue_depth != 1 ? figure(path + "queue_depth", std::to_string(link.queue_depth)) : ""},
-        {"paged", link.paged_efficiency != Link().paged_efficiency
-                      ? figure(path + "paged", write_number(link.paged_efficiency))
-                      : ""},
-        {"pageable",
-         link.pageable_bandwidth != 0 ? figure(path + "pageable", write_bandwidth(link.pageable_bandwidth)) : ""},
-        {"devices", striped ? figure(path + "devices", std::to_string(link.devices)) : ""},
-        {"stripe", striped ? figure(path + "stripe", write_bytes(link.stripe_bytes)) : ""},
-        {"sustained", bursts ? figure(path + "sustained", write_bandwidth(link.sustained_bandwidth)) : ""},
-        {"burst", bursts ? figure(path + "burst", write_bytes(link.burst_bytes)) : ""}};
+    return {{"from", machine_.tiers[link.from].name},
+            {"to", machine_.tiers[link.to].name},
+            {"bandwidth", figure(path + "bandwidth", write_bandwidth(link.bandwidth))},
+            {"latency", figure(path + "latency", write_duration(link.latency_ns))},
+            {"uses", uses(link.uses)},
+            unless(path, "queue_depth", link.queue_depth, 1u, write_count),
+            unless(path, "paged", link.paged_efficiency, Link().paged_efficiency, write_number),
+            unless<BytesPerSecond>(path, "pageable", link.pageable_bandwidth, 0, write_bandwidth),
+            {"devices", striped ? figure(path + "devices", std::to_string(link.devices)) : ""},
+            {"stripe", striped ? figure(path + "stripe", write_bytes(link.stripe_bytes)) : ""},
+            {"sustained", bursts ? figure(path + "sustained", write_bandwidth(link.sustained_bandwidth)) : ""},
+            {"burst", bursts ? figure(path + "burst", write_bytes(link.burst_bytes)) : ""}};
   }
 
   Entries top() const {
@@ -202,6 +185,20 @@ class RankWriter {
       if (candidate.path == path) return &candidate;
     }
     return nullptr;
+  }
+
+  // Empty where it is the standard.
+  template <typename Value>
+  Entries::value_type unless(const std::string& path, const char* key, Value value, Value standard,
+                             std::string (*write)(Value)) const {
+    return {key, value == standard ? "" : figure(path + key, write(value))};
+  }
+
+  std::string allocation(const std::string& path, const AllocationCost& cost) const {
+    if (cost.per_call_ns == 0 && cost.bandwidth == 0 && !cost.power_of_two) return "";
+    return map({{"per_call", figure(path + "per_call", write_duration(cost.per_call_ns))},
+                unless<BytesPerSecond>(path, "bandwidth", cost.bandwidth, 0, write_bandwidth),
+                {"round", cost.power_of_two ? "power_of_two" : "exact"}});
   }
 
   std::string map(const Entries& entries) const { return flow(entries, rank_count_ > 1); }

@@ -1,16 +1,27 @@
 #include "configs/model_yaml.h"
 
 #include <algorithm>
-#include <charconv>
+#include <boost/describe.hpp>
+#include <boost/mp11.hpp>
 
 #include "configs/model_fields.h"
 #include "configs/shipped_files.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "core/units.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {
+
+BOOST_DESCRIBE_STRUCT(ModelDescription, (),
+                      (layers, hidden, heads, key_value_heads, head_dimension, intermediate, vocabulary, positions,
+                       max_sequence, token_types, embedding_projection, experts, experts_per_token, expert_intermediate,
+                       shared_experts, dense_layers, query_rank, key_value_rank, rope_dimension, value_dimension,
+                       sliding_window, labels, image_size, patch_size, channels, norms_per_layer, published_parameters,
+                       attention_bias, attention_output_bias, feed_forward_bias, tied_embeddings, parallel_block,
+                       norm_first, query_key_norm, router_bias))
+
 namespace {
 
 constexpr Bytes maximum_model_file_bytes = 4 * MiB;
@@ -28,57 +39,28 @@ ModelFamily family_of(const ModelFields& fields) {
 
 bool is_model_name(const std::string& text) {
   return !text.empty() && text.size() <= 64 && std::isalnum(static_cast<unsigned char>(text.front())) != 0 &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) {
+         std::ranges::all_of(text, [](unsigned char c) {
            return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '_' || c == '-' || c == '.';
          });
+}
+
+// visit(name, pointer) for each member of ModelDescription that a file says as a number, or as true or false.
+template <typename Value, typename Visit>
+void each_member(Visit visit) {
+  boost::mp11::mp_for_each<boost::describe::describe_members<ModelDescription, boost::describe::mod_public>>(
+      [&](auto member) {
+        if constexpr (std::is_same_v<decltype(member.pointer), Value ModelDescription::*const>) {
+          visit(member.name, member.pointer);
+        }
+      });
 }
 
 // Our own format: the description's fields under their names.
 ModelDescription model_of_yaml(const ModelFields& fields) {
   ModelDescription model;
-  struct Count {
-    const char* key;
-    std::uint64_t& value;
-  };
-  struct Flag {
-    const char* key;
-    bool& value;
-  };
-  const Count counts[] = {{"layers", model.layers},
-                          {"hidden", model.hidden},
-                          {"heads", model.heads},
-                          {"key_value_heads", model.key_value_heads},
-                          {"head_dimension", model.head_dimension},
-                          {"intermediate", model.intermediate},
-                          {"vocabulary", model.vocabulary},
-                          {"positions", model.positions},
-                          {"max_sequence", model.max_sequence},
-                          {"token_types", model.token_types},
-                          {"embedding_projection", model.embedding_projection},
-                          {"experts", model.experts},
-                          {"experts_per_token", model.experts_per_token},
-                          {"expert_intermediate", model.expert_intermediate},
-                          {"shared_experts", model.shared_experts},
-                          {"dense_layers", model.dense_layers},
-                          {"query_rank", model.query_rank},
-                          {"key_value_rank", model.key_value_rank},
-                          {"rope_dimension", model.rope_dimension},
-                          {"value_dimension", model.value_dimension},
-                          {"sliding_window", model.sliding_window},
-                          {"labels", model.labels},
-                          {"image_size", model.image_size},
-                          {"patch_size", model.patch_size},
-                          {"channels", model.channels},
-                          {"norms_per_layer", model.norms_per_layer},
-                          {"published_parameters", model.published_parameters}};
-  const Flag flags[] = {
-      {"attention_bias", model.attention_bias},       {"attention_output_bias", model.attention_output_bias},
-      {"feed_forward_bias", model.feed_forward_bias}, {"tied_embeddings", model.tied_embeddings},
-      {"parallel_block", model.parallel_block},       {"norm_first", model.norm_first},
-      {"query_key_norm", model.query_key_norm},       {"router_bias", model.router_bias}};
   std::vector<std::string> valid = {"name", "aliases", "family"};
-  for (const Count& count : counts) valid.push_back(count.key);
-  for (const Flag& flag : flags) valid.push_back(flag.key);
+  each_member<std::uint64_t>([&](const char* key, auto) { valid.emplace_back(key); });
+  each_member<bool>([&](const char* key, auto) { valid.emplace_back(key); });
   valid.insert(valid.end(), {"activation", "source"});
   fields.only(valid, "a model");
 
@@ -95,12 +77,9 @@ ModelDescription model_of_yaml(const ModelFields& fields) {
   fields.count_of({"layers"});
   fields.count_of({"hidden"});
   fields.count_of({"heads"});
-  for (const Count& count : counts) {
-    if (const auto value = fields.count(count.key)) count.value = *value;
-  }
-  for (const Flag& flag : flags) {
-    if (const auto value = fields.flag(flag.key)) flag.value = *value;
-  }
+  each_member<std::uint64_t>(
+      [&](const char* key, auto member) { model.*member = fields.count(key).value_or(model.*member); });
+  each_member<bool>([&](const char* key, auto member) { model.*member = fields.flag(key).value_or(model.*member); });
   if (const auto activation = fields.text("activation")) {
     const auto known = parse_enum<Activation>(*activation);
     if (!known)
@@ -125,7 +104,7 @@ ModelFields::ModelFields(const std::string& file, const YAML::Node& root) : file
   for (const auto& entry : root) {
     if (!entry.first.IsScalar()) throw Error(file, line_of(entry.first), "a key is " + describe(entry.first));
     const std::string& key = entry.first.Scalar();
-    if (std::find(seen.begin(), seen.end(), key) != seen.end()) {
+    if (std::ranges::find(seen, key) != seen.end()) {
       throw Error(file, line_of(entry.first), "key '" + key + "' stands twice");
     }
     seen.push_back(key);
@@ -147,7 +126,7 @@ void ModelFields::fail(const std::string& key, const std::string& message) const
 void ModelFields::only(const std::vector<std::string>& valid, const std::string& what) const {
   for (const auto& entry : root_) {
     const std::string& key = entry.first.Scalar();
-    if (std::find(valid.begin(), valid.end(), key) != valid.end()) continue;
+    if (std::ranges::find(valid, key) != valid.end()) continue;
     throw Error(file_, line_of(entry.first),
                 "unknown key '" + key + "' in " + what + "; valid keys are " + join_names(valid));
   }
@@ -157,9 +136,8 @@ std::optional<std::uint64_t> ModelFields::count(const std::string& key) const {
   const auto node = find(key);
   if (!node) return std::nullopt;
   const std::string digits = node->IsScalar() ? node->Scalar() : describe(*node);
-  std::uint64_t value = 0;
-  const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (!node->IsScalar() || error != std::errc() || rest != digits.data() + digits.size() || value > maximum_count) {
+  const auto value = parse_number<std::uint64_t>(digits);
+  if (!node->IsScalar() || !value || *value > maximum_count) {
     fail(key, key + ": '" + digits + "' is not a whole number from 0 to " + std::to_string(maximum_count));
   }
   return value;
@@ -243,14 +221,7 @@ void complete(ModelDescription& model, const ModelFields& fields) {
 }
 
 ModelDescription parse_model(std::string_view text, const std::string& file) {
-  YAML::Node root;
-  try {
-    root = YAML::Load(std::string(text));  // JSON is YAML
-  } catch (const YAML::Exception& error) {
-    const int line = error.mark.line;  // -1: the whole file
-    throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, "not valid YAML or JSON: " + error.msg);
-  }
-  const ModelFields fields(file, root);
+  const ModelFields fields(file, load_yaml(text, file));
   if (fields.has("family")) return model_of_yaml(fields);
   if (fields.has("model_type")) return model_of_config_json(fields);
   fields.fail("", "neither 'family', as in a model description, nor 'model_type', as in Hugging Face's config.json");
@@ -262,18 +233,11 @@ std::string find_model_file(const std::string& name_or_file) {
   for (const auto& [name, path] : models) {
     if (name == name_or_file) return path;
   }
-  std::string names;
   for (const auto& [name, path] : models) {
     const ModelDescription model = read_model_file(path);
-    if (std::find(model.aliases.begin(), model.aliases.end(), name_or_file) != model.aliases.end()) return path;
-    names += (names.empty() ? "" : ", ") + name;
+    if (std::ranges::find(model.aliases, name_or_file) != model.aliases.end()) return path;
   }
-  if (names.empty()) {
-    names = "none are to be found: looked in";
-    for (const std::string& folder : config_folders("models")) names += " " + folder;
-  }
-  throw Error("unknown model '" + name_or_file + "'; valid names are " + names +
-              "; a file is given by its path, for instance ./" + name_or_file + "/config.json");
+  fail_unknown("models", "model", name_or_file, name_or_file + "/config.json");
 }
 
 ModelDescription read_model(const std::string& name_or_file) { return read_model_file(find_model_file(name_or_file)); }

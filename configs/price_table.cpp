@@ -1,15 +1,13 @@
 #include "configs/price_table.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <filesystem>
-#include <functional>
 #include <tuple>
 
 #include "configs/shipped_files.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {
@@ -79,7 +77,7 @@ void set_fact(MachineSpec& machine, const std::string& path, const PriceFigure& 
                            .confidence = figure.confidence,
                            .retrieved = figure.retrieved,
                            .spread = 0});
-  std::sort(machine.facts.begin(), machine.facts.end(), [](const Fact& a, const Fact& b) { return a.path < b.path; });
+  std::ranges::sort(machine.facts, {}, &Fact::path);
 }
 
 void set_price(MachineSpec& machine, const MachinePrice& price) {
@@ -137,14 +135,9 @@ Found find(const std::vector<PriceTable>& tables, const MachineSpec& machine) {
 }  // namespace
 
 PriceTable parse_price_table(std::string_view text, const std::string& file) {
-  try {
-    PriceTable table = TableReader(file).read(YAML::Load(std::string(text)));
-    table.sha256 = sha256_hex(text);
-    return table;
-  } catch (const YAML::Exception& error) {
-    const int line = error.mark.line;
-    throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, error.msg);
-  }
+  PriceTable table = TableReader(file).read(load_yaml(text, file));
+  table.sha256 = sha256_hex(text);
+  return table;
 }
 
 PriceTable read_price_table(const std::string& path) {
@@ -163,13 +156,11 @@ Prices::Prices(const PriceChoice& choice) : shipped_(list_price_tables()) {
     Given given;
     given.text = text;
     const std::size_t equals = text.find('=');
-    const char* end = text.data() + text.size();
     if (equals != std::string::npos && equals > 0) {
       given.type = text.substr(0, equals);
       given.spot = given.type.ends_with(":spot");
       if (given.spot) given.type.resize(given.type.size() - 5);
-      const auto [rest, error] = std::from_chars(text.data() + equals + 1, end, given.value);
-      if (error != std::errc() || rest != end || !std::isfinite(given.value)) given.value = 0;
+      given.value = parse_number(std::string_view(text).substr(equals + 1)).value_or(0);
     }
     if (given.type.empty() || !(given.value > 0) || given.value > highest_price) {
       throw Error("--price " + text + ": write it as TYPE=3.06, USD an hour above 0, or TYPE:spot=1.1");

@@ -54,7 +54,7 @@ std::optional<GpuTime> modelled_gpu_time(const Trace& trace, const std::optional
   const auto modelled = [](const Op& op) {
     return op.device == Device::gpu && op.duration_source == DurationSource::modelled;
   };
-  if (std::none_of(trace.ops.begin(), trace.ops.end(), modelled)) return std::nullopt;
+  if (std::ranges::none_of(trace.ops, modelled)) return std::nullopt;
   const std::vector<GpuSpec> gpus = list_gpus();
   const GpuSpec* const gpu = find_gpu(gpus, rescaling ? rescaling->to : trace.header.hardware);
   if (gpu == nullptr) return std::nullopt;

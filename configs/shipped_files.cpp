@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/text.h"
 
 namespace tencache {
 
@@ -45,6 +46,16 @@ std::vector<std::string> config_folders(const std::string& kind) {
   return folders;
 }
 
+std::string config_file(const std::string& name) {
+  std::vector<std::string> looked;
+  for (const std::string& folder : config_folders("machines")) {
+    looked.push_back((fs::path(folder).parent_path() / name).string());
+    std::error_code ignored;
+    if (fs::exists(looked.back(), ignored)) return looked.back();
+  }
+  throw Error(name + " of TenCache's configs is not to be found; looked for " + join(looked));
+}
+
 std::vector<std::pair<std::string, std::string>> shipped_files(const std::string& kind) {
   std::vector<std::pair<std::string, std::string>> found;
   for (const std::string& folder : config_folders(kind)) {
@@ -52,13 +63,32 @@ std::vector<std::pair<std::string, std::string>> shipped_files(const std::string
     for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
       if (entry.path().extension() != ".yaml") continue;
       const std::string name = entry.path().stem().string();
-      const bool known =
-          std::any_of(found.begin(), found.end(), [&](const auto& other) { return other.first == name; });
+      const bool known = std::ranges::any_of(found, [&](const auto& other) { return other.first == name; });
       if (!known) found.emplace_back(name, entry.path().string());
     }
   }
-  std::sort(found.begin(), found.end());
+  std::ranges::sort(found);
   return found;
+}
+
+void fail_unknown(const std::string& kind, const std::string& what, const std::string& name, const std::string& file) {
+  std::vector<std::string> names;
+  for (const auto& [known, path] : shipped_files(kind)) names.push_back(known);
+  std::string valid = join(names);
+  if (names.empty()) {
+    valid = "none are to be found: looked in";
+    for (const std::string& folder : config_folders(kind)) valid += " " + folder;
+  }
+  throw Error("unknown " + what + " '" + name + "'; valid names are " + valid +
+              "; a file is given by its path, for instance ./" + file);
+}
+
+std::string find_config(const std::string& kind, const std::string& what, const std::string& name_or_file) {
+  if (is_config_path(name_or_file)) return name_or_file;
+  for (const auto& [name, path] : shipped_files(kind)) {
+    if (name == name_or_file) return path;
+  }
+  fail_unknown(kind, what, name_or_file, name_or_file + ".yaml");
 }
 
 bool is_config_path(const std::string& name_or_file) {

@@ -17,6 +17,14 @@ void set_installed_configs(const std::string& folder);
 
 // Name to path of each "<name>.yaml", by name; the first folder that has the name wins.
 std::vector<std::pair<std::string, std::string>> shipped_files(const std::string& kind);
+// The path of a file or folder that stands beside the folder of machines. Throws Error where there is none.
+std::string config_file(const std::string& name);
+// That an unknown name was given: lists those that ship, or the folders where nothing does. `what`: "machine"; `file`: how
+// a file of that name is given.
+[[noreturn]] void fail_unknown(const std::string& kind, const std::string& what, const std::string& name,
+                               const std::string& file);
+// The path itself, or of what ships under that name. Throws as fail_unknown.
+std::string find_config(const std::string& kind, const std::string& what, const std::string& name_or_file);
 
 // What contains a slash or ends in ".yaml", ".yml" or ".json" is a path, anything else the name of a shipped file.
 bool is_config_path(const std::string& name_or_file);

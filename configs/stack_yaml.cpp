@@ -2,12 +2,11 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include <filesystem>
-
-#include "configs/gpu_yaml.h"
+#include "configs/shipped_files.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
 #include "core/parse_number.h"
+#include "core/split.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {
@@ -37,12 +36,7 @@ class FiguresReader {
  private:
   template <typename Set>
   void section(const YamlValue& value, const std::string& what, const std::string& names, Set set) {
-    std::vector<std::string> keys;
-    for (std::size_t begin = 0; begin < names.size();) {
-      const std::size_t end = std::min(names.find(", ", begin), names.size());
-      keys.push_back(names.substr(begin, end - begin));
-      begin = end + 2;
-    }
+    const std::vector<std::string> keys = split(names, ", ");
     const YamlMap map({value}, what, keys);
     for (const std::string& key : keys) {
       const YamlMap figure({map.require(key)}, what + "." + key, {"value", "source", "confidence"});
@@ -67,16 +61,11 @@ class FiguresReader {
 }  // namespace
 
 StackFigures parse_stack_figures(const std::string& text, const std::string& file) {
-  try {
-    return FiguresReader(file).read(YAML::Load(text));
-  } catch (const YAML::Exception& error) {
-    const int line = error.mark.line;
-    throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, "not valid YAML: " + error.msg);
-  }
+  return FiguresReader(file).read(load_yaml(text, file));
 }
 
 StackFigures read_stack_figures() {
-  const std::string path = (std::filesystem::path(gpu_file()).parent_path() / "stacks.yaml").string();
+  const std::string path = config_file("stacks.yaml");
   return parse_stack_figures(read_file(path, maximum_stack_file_bytes), path);
 }
 

@@ -4,25 +4,14 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 
 #include "configs/shipped_files.h"
 #include "core/error.h"
 #include "core/parse_number.h"
+#include "core/text.h"
 
 namespace tencache {
 namespace {
-
-namespace fs = std::filesystem;
-
-std::string validated_file() {
-  for (const std::string& folder : config_folders("machines")) {
-    const fs::path path = fs::path(folder).parent_path() / "validated.yaml";
-    std::error_code ignored;
-    if (fs::exists(path, ignored)) return path.string();
-  }
-  throw Error("validated.yaml, which stands beside the folder of machines, is not to be found");
-}
 
 // "11.4 %"; none: "none".
 std::optional<double> share(const YAML::Node& node) {
@@ -36,7 +25,7 @@ std::optional<double> share(const YAML::Node& node) {
 }  // namespace
 
 std::vector<Validated> read_validated() {
-  const std::string file = validated_file();
+  const std::string file = config_file("validated.yaml");
   try {
     std::vector<Validated> list;
     for (const YAML::Node& node : YAML::LoadFile(file)) {
@@ -104,13 +93,8 @@ std::string validity_text(const Validated* validated, const PolicyRun& run, cons
   if (validates_time(*validated, run, trace)) {
     return std::string("validated within ") + share + " % (" + validated->system + ")";
   }
-  const auto list = [](const std::vector<std::string>& names) {
-    std::string text;
-    for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-    return text;
-  };
-  return "extrapolated (on this machine " + validated->quantity + " of " + list(validated->policies) +
-         (validated->models.empty() ? "" : " on " + list(validated->models)) + " were checked, within " + share + " %" +
+  return "extrapolated (on this machine " + validated->quantity + " of " + join(validated->policies) +
+         (validated->models.empty() ? "" : " on " + join(validated->models)) + " were checked, within " + share + " %" +
          (validates_policy(*validated, run.policy, trace) ? ", with other options)" : ")");
 }
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 
 #include "core/error.h"
 #include "core/parse_number.h"
+#include "core/text.h"
 
 namespace tencache {
 namespace {
@@ -15,9 +15,9 @@ constexpr Nanoseconds longest_duration_ns = 3600 * second_ns;
 
 bool is_name(const std::string& text) {
   if (text.empty() || text.size() > 64 || std::isalnum(static_cast<unsigned char>(text.front())) == 0) return false;
-  return text != "null" && text != "Null" && text != "NULL" &&
-         std::all_of(text.begin(), text.end(),
-                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; });
+  return text != "null" && text != "Null" && text != "NULL" && std::ranges::all_of(text, [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+         });
 }
 
 std::optional<YamlValue> find(const YamlValue& map, const std::string& key) {
@@ -60,10 +60,16 @@ std::string describe(const YAML::Node& node) {
   }
 }
 
-std::string join_names(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text.empty() ? "none" : text;
+std::string join_names(const std::vector<std::string>& names) { return names.empty() ? "none" : join(names); }
+
+YAML::Node load_yaml(std::string_view text, const std::string& file) {
+  try {
+    return YAML::Load(std::string(text));
+  } catch (const YAML::Exception& error) {
+    const int line = error.mark.line;  // -1: the whole file
+    throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1,
+                (file.ends_with(".json") ? "not valid JSON: " : "not valid YAML: ") + error.msg);
+  }
 }
 
 YamlMap::YamlMap(std::vector<YamlValue> layers, std::string what, const std::vector<std::string>& valid)
@@ -77,10 +83,10 @@ YamlMap::YamlMap(std::vector<YamlValue> layers, std::string what, const std::vec
       const YamlValue key{entry.first, layer.file};
       if (!key.node.IsScalar()) fail_at(key, what_ + ": a key is " + describe(key.node));
       const std::string& text = key.node.Scalar();
-      if (std::find(valid.begin(), valid.end(), text) == valid.end()) {
+      if (std::ranges::find(valid, text) == valid.end()) {
         fail_at(key, "unknown key '" + text + "' in " + what_ + "; valid keys are " + join_names(valid));
       }
-      if (std::find(seen.begin(), seen.end(), text) != seen.end()) fail_at(key, "key '" + text + "' stands twice");
+      if (std::ranges::find(seen, text) != seen.end()) fail_at(key, "key '" + text + "' stands twice");
       seen.push_back(text);
     }
   }
@@ -121,7 +127,7 @@ std::vector<std::vector<YamlValue>> YamlMap::elements(const std::string& key) co
   std::vector<std::vector<YamlValue>> result;
   const std::vector<YamlValue> layers = layers_of(key);
   if (layers.empty()) return result;
-  const auto list = std::find_if(layers.begin(), layers.end(), [](const YamlValue& v) { return !v.node.IsMap(); });
+  const auto list = std::ranges::find_if(layers, [](const YamlValue& v) { return !v.node.IsMap(); });
   if (list == layers.end()) fail_at(layers.front(), key + ": expected a list, found a map");
   std::vector<std::string> names;
   each_item(*list, key, [&](const YamlValue& item) {
@@ -134,11 +140,11 @@ std::vector<std::vector<YamlValue>> YamlMap::elements(const std::string& key) co
     for (const auto& entry : layer->node) {
       const YamlValue name{entry.first, layer->file}, changes{entry.second, layer->file};
       if (!name.node.IsScalar()) fail_at(name, key + ": a key is " + describe(name.node));
-      if (std::find(seen.begin(), seen.end(), name.node.Scalar()) != seen.end()) {
+      if (std::ranges::find(seen, name.node.Scalar()) != seen.end()) {
         fail_at(name, "key '" + name.node.Scalar() + "' stands twice");
       }
       seen.push_back(name.node.Scalar());
-      const auto found = std::find(names.begin(), names.end(), name.node.Scalar());
+      const auto found = std::ranges::find(names, name.node.Scalar());
       if (found == names.end()) {
         fail_at(name, key + ": there is no '" + name.node.Scalar() + "' to change; valid are " + join_names(names));
       }
@@ -175,7 +181,7 @@ std::string FigureReader::name(const YamlValue& value, const std::string& path) 
 std::size_t FigureReader::choice(const YamlValue& value, const std::string& path,
                                  const std::vector<std::string>& valid) const {
   const std::string wanted = text(value, path);
-  const auto found = std::find(valid.begin(), valid.end(), wanted);
+  const auto found = std::ranges::find(valid, wanted);
   if (found == valid.end()) fail_at(value, path + ": unknown '" + wanted + "'; valid are " + join_names(valid));
   return static_cast<std::size_t>(found - valid.begin());
 }
@@ -246,13 +252,12 @@ std::uint32_t FigureReader::count(const YamlValue& value, const std::string& pat
                                   std::uint32_t maximum) {
   const YamlValue plain = figure(value, path);
   const std::string& digits = plain.node.Scalar();
-  std::uint32_t result = 0;
-  const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), result);
-  if (error != std::errc() || rest != digits.data() + digits.size() || result < minimum || result > maximum) {
+  const auto result = parse_number<std::uint32_t>(digits);
+  if (!result || *result < minimum || *result > maximum) {
     fail_at(plain, path + ": '" + digits + "' is not a whole number from " + std::to_string(minimum) + " to " +
                        std::to_string(maximum));
   }
-  return result;
+  return *result;
 }
 
 double FigureReader::positive_number(const YamlValue& value, const std::string& path) {
@@ -264,12 +269,12 @@ double FigureReader::positive_number(const YamlValue& value, const std::string& 
 }
 
 std::vector<Fact> FigureReader::take_facts() {
-  std::sort(facts_.begin(), facts_.end(), [](const Fact& a, const Fact& b) { return a.path < b.path; });
+  std::ranges::sort(facts_, {}, &Fact::path);
   return std::move(facts_);
 }
 
 std::optional<Fact> FigureReader::take_fact(const std::string& path) {
-  const auto found = std::find_if(facts_.begin(), facts_.end(), [&](const Fact& f) { return f.path == path; });
+  const auto found = std::ranges::find(facts_, path, &Fact::path);
   if (found == facts_.end()) return std::nullopt;
   Fact fact = std::move(*found);
   facts_.erase(found);

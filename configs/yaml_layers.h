@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/machine_spec.h"
@@ -28,6 +29,8 @@ struct YamlValue {
 std::uint64_t line_of(const YAML::Node& node);
 // "a map", "a list", "'text'", "nothing".
 std::string describe(const YAML::Node& node);
+// Throws Error with file and line.
+YAML::Node load_yaml(std::string_view text, const std::string& file);
 // "a, b, c", or "none".
 std::string join_names(const std::vector<std::string>& names);
 
@@ -77,6 +80,15 @@ class FigureReader {
   Nanoseconds duration(const YamlValue& value, const std::string& path);
   std::uint32_t count(const YamlValue& value, const std::string& path, std::uint32_t minimum, std::uint32_t maximum);
   double positive_number(const YamlValue& value, const std::string& path);
+
+  // Sets the field by one of these, with its range, where the key is there. `path` without the key.
+  template <typename Field, typename Read, typename... Range>
+  std::optional<YamlValue> take(const YamlMap& keys, const std::string& key, const std::string& path, Field& field,
+                                Read read, Range... range) {
+    const std::optional<YamlValue> value = keys.get(key);
+    if (value) field = (this->*read)(*value, path + key, range...);
+    return value;
+  }
 
   // Those of the figures read so far, sorted by path.
   std::vector<Fact> take_facts();

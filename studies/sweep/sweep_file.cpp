@@ -1,17 +1,14 @@
 #include "studies/sweep/sweep_file.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <filesystem>
 #include <functional>
-#include <optional>
 
 #include "configs/gpu_yaml.h"
-#include "configs/machine_yaml.h"
 #include "configs/shipped_files.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "core/units.h"
 #include "policies/registry.h"
 #include "traces/file/file_io.h"
@@ -27,8 +24,6 @@ const std::vector<std::string> filled_by_machine = {"gpu", "data-parallel", "ten
 // What a filter may ask for beside the workloads' settings and the policies' options.
 const std::vector<std::string> filter_keys = {"workload", "trace", "machine", "gpu_memory", "policy", "cpu_memory"};
 
-std::uint64_t line_of(const YamlValue& value) { return static_cast<std::uint64_t>(value.node.Mark().line) + 1; }
-
 class SweepReader {
  public:
   SweepReader(const std::string& file, const std::vector<std::string>& setting_names)
@@ -40,18 +35,14 @@ class SweepReader {
                         "limits", "cost"});
     sweep_.file = file_;
     sweep_.name = figures_.name(keys.require("name"), "name");
-    if (const auto text = keys.get("description")) sweep_.description = figures_.text(*text, "description");
+    figures_.take(keys, "description", "", sweep_.description, &FigureReader::text);
     list(keys.require("workloads"), "workloads", [&](const YamlValue& item) { read_workload(item); });
     list(keys.require("machines"), "machines", [&](const YamlValue& item) { read_machines(item); });
     list(keys.require("policies"), "policies", [&](const YamlValue& item) { read_policies(item); });
-    if (const auto count = keys.get("iterations")) {
-      sweep_.iterations = figures_.count(*count, "iterations", 1, 1'000'000);
-    }
-    if (const auto filters = keys.get("only")) {
-      each_item(*filters, "only", [&](const YamlValue& item) { sweep_.only.push_back(read_filter(item)); });
-    }
-    if (const auto filters = keys.get("exclude")) {
-      each_item(*filters, "exclude", [&](const YamlValue& item) { sweep_.exclude.push_back(read_filter(item)); });
+    figures_.take(keys, "iterations", "", sweep_.iterations, &FigureReader::count, 1, 1'000'000);
+    for (const auto& [key, filters] : {std::pair("only", &sweep_.only), {"exclude", &sweep_.exclude}}) {
+      const auto value = keys.get(key);
+      if (value) each_item(*value, key, [&](const YamlValue& item) { filters->push_back(read_filter(item)); });
     }
     if (const auto limits = keys.get("limits")) read_limits(*limits);
     if (const auto cost = keys.get("cost")) read_cost(*cost);
@@ -73,7 +64,7 @@ class SweepReader {
     list(value, path, [&](const YamlValue& item) {
       std::string text = figures_.text(item, path);
       if (text.empty()) fail_at(item, path + ": must not be empty");
-      if (std::find(result.begin(), result.end(), text) == result.end()) result.push_back(std::move(text));
+      if (std::ranges::find(result, text) == result.end()) result.push_back(std::move(text));
     });
     return result;
   }
@@ -131,11 +122,10 @@ class SweepReader {
     std::map<std::string, std::uint64_t> lines;
     for (const auto& entry : value.node) {
       const std::string key = entry.first.Scalar();
-      lines[key] = line_of({entry.second, value.file});
+      lines[key] = line_of(entry.second);
       Values values = texts({entry.second, value.file}, key);
       for (std::string& text : values) {
-        if (text == of_the_machine &&
-            std::find(filled_by_machine.begin(), filled_by_machine.end(), key) == filled_by_machine.end()) {
+        if (text == of_the_machine && std::ranges::find(filled_by_machine, key) == filled_by_machine.end()) {
           fail_at({entry.second, value.file},
                   key + ": the machine does not say it; it fills in " + join_names(filled_by_machine));
         }
@@ -171,7 +161,7 @@ class SweepReader {
       if (other.name == workload.name) fail_at(where, "two workloads are called '" + workload.name + "'; name them");
     }
     require_room(where, sweep_.workloads.size(), "workloads");
-    workload.line = line_of(where);
+    workload.line = line_of(where.node);
     if (workload.name.size() > 200) fail_at(where, "the name of a workload is too long: '" + workload.name + "'");
     sweep_.workloads.push_back(std::move(workload));
   }
@@ -200,7 +190,7 @@ class SweepReader {
                          const Values& limits) {
       require_room(item, sweep_.machines.size(), "machines");
       MachineChoice machine{.name = name, .gpu_memory = gpu, .cpu_memory = cpu, .limits = limits};
-      sweep_.machines.push_back({std::move(machine), line_of(item), machine_items_});
+      sweep_.machines.push_back({std::move(machine), line_of(item.node), machine_items_});
     };
     if (item.node.IsScalar()) {
       for (const std::string& machine : machines_named(item)) add(machine, "", "", {});
@@ -291,12 +281,12 @@ class SweepReader {
     valid.insert(valid.end(), setting_names_.begin(), setting_names_.end());
     for (const PolicyChoice& policy : sweep_.policies) {
       for (const auto& [option, value] : make_policy(policy.name, policy.settings).options) {
-        if (std::find(valid.begin(), valid.end(), option) == valid.end()) valid.push_back(option);
+        if (std::ranges::find(valid, option) == valid.end()) valid.push_back(option);
       }
     }
     const YamlMap keys({item}, "a filter", valid);
     SweepFilter filter;
-    filter.line = line_of(item);
+    filter.line = line_of(item.node);
     for (const auto& entry : item.node) {
       filter.patterns.emplace_back(entry.first.Scalar(), texts({entry.second, item.file}, entry.first.Scalar()));
     }
@@ -306,13 +296,9 @@ class SweepReader {
 
   void read_limits(const YamlValue& value) {
     const YamlMap keys({value}, "limits", {"combinations", "usd_per_hour", "gpus"});
-    if (const auto most = keys.get("combinations")) {
-      sweep_.most_combinations = figures_.count(*most, "limits.combinations", 1, 100'000'000);
-    }
-    if (const auto most = keys.get("usd_per_hour")) {
-      sweep_.most_usd_per_hour = figures_.positive_number(*most, "limits.usd_per_hour");
-    }
-    if (const auto most = keys.get("gpus")) sweep_.most_gpus = figures_.count(*most, "limits.gpus", 1, 1'000'000);
+    figures_.take(keys, "combinations", "limits.", sweep_.most_combinations, &FigureReader::count, 1, 100'000'000);
+    figures_.take(keys, "usd_per_hour", "limits.", sweep_.most_usd_per_hour, &FigureReader::positive_number);
+    figures_.take(keys, "gpus", "limits.", sweep_.most_gpus, &FigureReader::count, 1, 1'000'000);
   }
 
   void read_cost(const YamlValue& value) {
@@ -320,19 +306,17 @@ class SweepReader {
                        {"run_tokens", "budget_usd_per_hour", "attached_storage", "interruptions_per_hour",
                         "checkpoint_seconds", "restart_seconds", "checkpoint_interval_seconds"});
     const auto number = [&](const char* key, double& field) {
-      if (const auto given = keys.get(key)) field = figures_.positive_number(*given, std::string("cost.") + key);
+      figures_.take(keys, key, "cost.", field, &FigureReader::positive_number);
     };
     SweepCostSettings& cost = sweep_.cost;
     number("run_tokens", cost.run_tokens);
     number("budget_usd_per_hour", cost.budget_usd_per_hour);
     if (const auto rate = keys.get("interruptions_per_hour")) {
       const std::string text = figures_.text(*rate, "cost.interruptions_per_hour");
-      double number = 0;
-      const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-      if (error != std::errc() || rest != text.data() + text.size() || !std::isfinite(number) || number < 0) {
+      cost.interruptions_per_hour = parse_number(text);
+      if (!(cost.interruptions_per_hour.value_or(-1) >= 0)) {
         fail_at(*rate, "cost.interruptions_per_hour: '" + text + "' is not a number, 0 or above");
       }
-      cost.interruptions_per_hour = number;
     }
     number("checkpoint_seconds", cost.checkpoints.checkpoint_seconds);
     number("restart_seconds", cost.checkpoints.restart_seconds);
@@ -354,29 +338,11 @@ class SweepReader {
 
 SweepFile parse_sweep_file(std::string_view text, const std::string& file,
                            const std::vector<std::string>& setting_names) {
-  try {
-    return SweepReader(file, setting_names).read(YAML::Load(std::string(text)));
-  } catch (const YAML::Exception& error) {
-    const int line = error.mark.line;
-    throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, error.msg);
-  }
+  return SweepReader(file, setting_names).read(load_yaml(text, file));
 }
 
 SweepFile read_sweep_file(const std::string& name_or_file) {
-  std::string path;
-  if (is_config_path(name_or_file)) {
-    path = name_or_file;
-  } else {
-    std::string names;
-    for (const auto& [name, file] : shipped_files("sweeps")) {
-      if (name == name_or_file) path = file;
-      names += (names.empty() ? "" : ", ") + name;
-    }
-    if (path.empty()) {
-      throw Error("unknown sweep '" + name_or_file + "'; valid names are " + names +
-                  "; a file is given by its path, ./" + name_or_file + ".yaml");
-    }
-  }
+  const std::string path = find_config("sweeps", "sweep", name_or_file);
   return parse_sweep_file(read_file(path, maximum_sweep_file_bytes), path, generate_option_names());
 }
 

@@ -38,16 +38,9 @@ std::vector<WindowAnswer> window_answers(const Trace& trace, const std::vector<B
 }
 
 DocumentTable terms_table(const BoundAnswer& answer) {
-  DocumentTable table{.name = "terms",
-                      .title = "",
-                      .columns = {"term",
-                                  "alone",
-                                  "bandwidth",
-                                  "over",
-                                  {"beyond the compute of", Shown::on_terminal},
-                                  {"beyond what these hold", Shown::on_page}},
-                      .rows = {},
-                      .indent = "  "};
+  DocumentTable table{"terms", "", {"term", "alone", "bandwidth", "over"}, Shown::everywhere, "  "};
+  table.columns.emplace_back("beyond the compute of", Shown::on_terminal);
+  table.columns.emplace_back("beyond what these hold", Shown::on_page);
   for (const TermAnswer& term : answer.terms) {
     std::vector<Cell> cells = {term.name, seconds_cell(term.seconds)};
     if (!term.links.empty()) {
@@ -63,11 +56,10 @@ DocumentTable terms_table(const BoundAnswer& answer) {
 }
 
 DocumentTable windows_table(const std::vector<WindowAnswer>& windows) {
-  DocumentTable table{.name = "windows",
-                      .title = "Windows that take longer than their compute",
-                      .columns = {"from op", "name", "to op", "name", "takes", "compute", "must cross"},
-                      .rows = {},
-                      .shown = Shown::on_page};
+  DocumentTable table{"windows",
+                      "Windows that take longer than their compute",
+                      {"from op", "name", "to op", "name", "takes", "compute", "must cross"},
+                      Shown::on_page};
   for (const WindowAnswer& window : windows) {
     table.add({count_cell(window.first.op), window.first.name, count_cell(window.last.op), window.last.name,
                seconds_cell(window.seconds), seconds_cell(window.compute_seconds),

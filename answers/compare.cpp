@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <numeric>
 
 #include "answers/intervals.h"
 #include "answers/result_file.h"
@@ -22,6 +21,8 @@ constexpr std::size_t bar_width = 30, short_bar_width = 14;  // short beside mor
 
 bool is_bound(const ResultAnswer& result) { return result.policy == bound_row; }
 bool is_reference(const ResultAnswer& result) { return is_bound(result) || result.policy == "ideal"; }
+bool is_sampled(const ResultAnswer& result) { return result.interval_seconds.has_value(); }
+bool is_of_generation(const ResultAnswer& result) { return result.generation.has_value(); }
 bool is_measured(const ResultAnswer& result) { return result.measured.value_or(false); }
 double seconds_of(const ResultAnswer& result) { return result.iteration_seconds.value_or(0); }
 
@@ -226,12 +227,15 @@ Figure figure_of_time(const std::vector<ResultAnswer>& results, Shown shown, boo
 // In the order of the columns.
 std::vector<Figure> figures_of(const std::vector<ResultAnswer>& results) {
   const auto any = [&](auto has) { return std::ranges::any_of(results, has); };
-  const bool sampled = any([](const ResultAnswer& result) { return result.interval_seconds.has_value(); });
-  const bool generates = any([](const ResultAnswer& result) { return result.generation.has_value(); });
+  const bool sampled = any(is_sampled), generates = any(is_of_generation);
   const std::string& machine = results.front().machine;
   std::vector<Figure> figures;
   const auto add = [&](Column column, std::function<Cell(const ResultAnswer&)> cell) {
     figures.push_back({std::move(column), std::move(cell)});
+  };
+  // Empty of the bound, which is no run.
+  const auto add_of_runs = [&](Column column, Cell (*cell)(const ResultAnswer&)) {
+    add(std::move(column), [cell](const ResultAnswer& result) { return is_bound(result) ? Cell("") : cell(result); });
   };
   add("policy", [](const ResultAnswer& result) {
     return is_bound(result) ? text_cell("(bound)", "bound") : Cell(name_of(result));
@@ -247,20 +251,15 @@ std::vector<Figure> figures_of(const std::vector<ResultAnswer>& results) {
     });
   }
   if (generates) {
-    add("tokens/s", [](const ResultAnswer& result) -> Cell {
-      if (is_bound(result)) return "";
+    add_of_runs("tokens/s", [](const ResultAnswer& result) {
       const auto& rate = result.tokens_per_second;
       return rate ? Cell(fmt::format("{:.4g}", *rate), *rate, FigureUnit::rate) : Cell("-");
     });
-    add({"TTFT", Shown::everywhere, "first token"}, [](const ResultAnswer& result) {
-      return is_bound(result)
-                 ? Cell("")
-                 : seconds_or_dash(result.generation ? result.generation->time_to_first_token_seconds : std::nullopt);
+    add_of_runs({"TTFT", Shown::everywhere, "first token"}, [](const ResultAnswer& result) {
+      return seconds_or_dash(result.generation.value_or(GenerationAnswer()).time_to_first_token_seconds);
     });
-    add({"TPOT", Shown::everywhere, "per token"}, [](const ResultAnswer& result) {
-      return is_bound(result)
-                 ? Cell("")
-                 : seconds_or_dash(result.generation ? result.generation->time_per_output_token_seconds : std::nullopt);
+    add_of_runs({"TPOT", Shown::everywhere, "per token"}, [](const ResultAnswer& result) {
+      return seconds_or_dash(result.generation.value_or(GenerationAnswer()).time_per_output_token_seconds);
     });
   }
   add("× ideal", [](const ResultAnswer& result) {
@@ -269,13 +268,11 @@ std::vector<Figure> figures_of(const std::vector<ResultAnswer>& results) {
     return Cell(fmt::format("{:.3f}", slowdown), slowdown, FigureUnit::ratio);
   });
   figures.push_back(figure_of_time(results, Shown::on_page, false));
-  add("hits", [](const ResultAnswer& result) -> Cell {
-    if (is_bound(result)) return "";
+  add_of_runs("hits", [](const ResultAnswer& result) {
     const double hits = result.gpu_hit_rate.value_or(HitRates()).accesses.value_or(1);
     return alike({fmt::format("{:.1f} %", 100 * hits), hits, FigureUnit::share});
   });
-  add("moved", [](const ResultAnswer& result) -> Cell {
-    if (is_bound(result)) return "";
+  add_of_runs("moved", [](const ResultAnswer& result) {
     return alike({moved_text(moved_bytes(result)), moved_bytes(result), FigureUnit::bytes});
   });
   add("waits most for", waits_cell);
@@ -324,7 +321,7 @@ std::vector<Figure> figures_of(const std::vector<ResultAnswer>& results) {
 DocumentTable table_of(const std::vector<ResultAnswer>& results, const std::vector<Figure>& figures,
                        const std::function<bool(const ResultAnswer&)>& is_shown) {
   using Weight = DocumentTable::Row::Weight;
-  DocumentTable table{.name = "results", .title = "", .columns = {}};
+  DocumentTable table{"results", "", {}};
   for (const Figure& figure : figures) table.columns.push_back(figure.column);
   const ResultAnswer* const best = best_of(results);
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -505,7 +502,7 @@ std::string price_words(const std::optional<ManifestPrice>& price) {
 
 DocumentTable what_was_run(const std::vector<ResultAnswer>& results) {
   const ResultAnswer& first = results.front();
-  DocumentTable table{.name = "run", .title = "What was run", .columns = {"", ""}, .shown = Shown::on_page};
+  DocumentTable table{"run", "What was run", {"", ""}, Shown::on_page};
   const auto add = [&](const char* label, const std::string& value) {
     if (!value.empty()) table.add({label, value});
   };
@@ -537,10 +534,8 @@ Document document_of(const CompareAnswer& answer) {
   Document document{.kind = "compare", .title = answer.title, .blocks = {}};
   if (results.empty()) return document;
   const std::vector<Figure> figures = figures_of(results);
-  const bool generates =
-      std::ranges::any_of(results, [](const ResultAnswer& result) { return result.generation.has_value(); });
-  const bool sampled =
-      std::ranges::any_of(results, [](const ResultAnswer& result) { return result.interval_seconds.has_value(); });
+  const bool generates = std::ranges::any_of(results, is_of_generation);
+  const bool sampled = std::ranges::any_of(results, is_sampled);
   document.add_text(answer.title + "\n\n");
   document.add_paragraph(answer_words(results));
   DocumentTable table = table_of(results, figures, [](const ResultAnswer&) { return true; });

@@ -95,12 +95,11 @@ ScatterChart scatter_of(const CostChart& chart) {
 }
 
 DocumentTable front_table(const CostChart& chart, const std::string& marked) {
-  DocumentTable table{.name = "front",
-                      .title = "",
-                      .columns = {"the front: machine", "policy", "memory", "iteration", unit_words(chart.unit),
-                                  "an hour", "waits most for"},
-                      .rows = {},
-                      .shown = Shown::on_page};
+  DocumentTable table{
+      "front",
+      "",
+      {"the front: machine", "policy", "memory", "iteration", unit_words(chart.unit), "an hour", "waits most for"},
+      Shown::on_page};
   for (const CostPoint& point : chart.points) {
     const SweepRow& row = *point.row;
     if (!point.on_front && row.key != marked) continue;

@@ -91,6 +91,8 @@ struct DocumentTable {
   std::string name;   // of the list in the JSON: "terms", "in_turn.steps"
   std::string title;  // above it on pages; on a terminal the lines before have it
   std::vector<Column> columns;
+  Shown shown = Shown::everywhere;
+  std::string indent = {};  // of its lines on a terminal
   struct Row {
     std::vector<Cell> cells;  // may be fewer than columns
     // Not empty: this stands behind the first cell, on a terminal cut where the line is so long; on pages only where
@@ -103,8 +105,6 @@ struct DocumentTable {
     Facts facts = {};      // when pointed at
   };
   std::vector<Row> rows = {};
-  std::string indent = {};  // of its lines on a terminal
-  Shown shown = Shown::everywhere;
   std::string note = {};  // below it on pages
 
   void add(std::vector<Cell> cells) { rows.push_back({std::move(cells)}); }

@@ -147,8 +147,8 @@ std::string ranks_title(const std::vector<std::size_t>& group) {
 }
 
 DocumentTable demand_table(const std::vector<DemandAnswer>& demands) {
-  DocumentTable table{"demand", "", {"rank", "persistent", "alive at most", "at op", "largest GPU op", "which is"}};
-  table.shown = Shown::on_page;
+  DocumentTable table{
+      "demand", "", {"rank", "persistent", "alive at most", "at op", "largest GPU op", "which is"}, Shown::on_page};
   for (const DemandAnswer& demand : demands) {
     table.add({count_cell(demand.rank), bytes_cell(demand.persistent.bytes), bytes_cell(demand.peak.bytes),
                demand.peak.name.value_or(""), bytes_cell(demand.largest_gpu_op.bytes),
@@ -165,8 +165,8 @@ DocumentTable fills_table(const std::vector<DemandAnswer>& demands, Shown shown)
                        "capacity",
                        "holds",
                        "left over",
-                       {"overflows first", Shown::everywhere, "overflows first at"}}};
-  table.shown = shown;
+                       {"overflows first", Shown::everywhere, "overflows first at"}},
+                      shown};
   for (const DemandAnswer& demand : demands) {
     for (const TierFill& tier : demand.tiers) {
       const auto& over = tier.overflows_first_at;
@@ -268,8 +268,8 @@ DocumentTable peaks_table(const FitAnswer& answer) {
                        {"capacity", Shown::on_terminal},
                        "at start-up",
                        "steady",
-                       {"free at least", Shown::on_terminal}}};
-  table.shown = several ? Shown::on_page : Shown::everywhere;
+                       {"free at least", Shown::on_terminal}},
+                      several ? Shown::on_page : Shown::everywhere};
   for (const FitPolicyAnswer& policy : answer.policies) {
     if (!policy.tiers || !policy.peak_bytes) continue;
     for (std::size_t i = 0; i < std::min(policy.tiers->size(), policy.peak_bytes->size()); ++i) {

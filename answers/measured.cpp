@@ -58,9 +58,8 @@ Document measured_document(const char* command, const ResultAnswer& answer) {
 }
 
 DocumentTable mapping_table(const Named<MappingCost>& mapping) {
-  DocumentTable table{.name = "mapping",
-                      .title = "What giving chunks their memory cost",
-                      .columns = {"  mapping", "chunks", "pieces", "a chunk", "unmapping"}};
+  DocumentTable table{
+      "mapping", "What giving chunks their memory cost", {"  mapping", "chunks", "pieces", "a chunk", "unmapping"}};
   for (const auto& [tier, cost] : mapping) {
     if (cost.maps == 0) continue;
     table.add({text_cell("  " + tier, tier), count_cell(cost.maps), count_cell(cost.pieces),
@@ -119,10 +118,9 @@ std::optional<ResultComparison> compare_results(const UntimedResult& predicted, 
 
 DocumentTable comparison_table(const ResultComparison& comparison) {
   DocumentTable table{
-      .name = "prediction.comparison",
-      .title = "Predicted against measured",
-      .columns = {
-          {"predicted against measured", Shown::everywhere, "of an iteration"}, "predicted", "measured", "error"}};
+      "prediction.comparison",
+      "Predicted against measured",
+      {{"predicted against measured", Shown::everywhere, "of an iteration"}, "predicted", "measured", "error"}};
   const auto add = [&table](const std::string& label, const ComparedFigure& figure, bool bytes) {
     if (figure.predicted.value_or(0) == 0 && figure.measured.value_or(0) == 0) return;
     const auto cell = [bytes](std::optional<double> value) -> Cell {

@@ -53,7 +53,7 @@ std::size_t lines_of_a_table(const SensitivityAnswer& answer) {
 // Rows: values of the first parameter, and without limit; the machine's own value is beside the nearest.
 DocumentTable times_table(const SensitivityAnswer& answer, std::size_t first) {
   const SensitivityParameter& axis = answer.axis();
-  DocumentTable table{.name = "lines", .title = "", .columns = {axis.name}, .rows = {}, .shown = Shown::on_terminal};
+  DocumentTable table{"lines", "", {axis.name}, Shown::on_terminal};
   const std::size_t end = std::min(answer.lines.size(), first + lines_of_a_table(answer));
   for (std::size_t i = first; i < end; ++i) {
     const SensitivityLine& line = answer.lines[i];
@@ -125,11 +125,7 @@ std::string state_words(const SensitivityAnswer& answer, const SensitivityLine& 
 }
 
 DocumentTable knees_table(const SensitivityAnswer& answer) {
-  DocumentTable table{.name = "knees",
-                      .title = "",
-                      .columns = {"policy", "knee", "time there", "without limit", "so"},
-                      .rows = {},
-                      .shown = Shown::on_page};
+  DocumentTable table{"knees", "", {"policy", "knee", "time there", "without limit", "so"}, Shown::on_page};
   for (const SensitivityLine& line : answer.lines) {
     table.add({label_of(answer, line), line.knee ? answer.axis().text(line.knee->value) : "–",
                line.knee ? seconds_cell(line.knee->iteration_seconds) : Cell("–"),
@@ -212,7 +208,7 @@ Document document_of(const SensitivityAnswer& answer) {
 }
 
 DocumentTable points_table(const SensitivityAnswer& answer) {
-  DocumentTable table{.name = "points", .title = "", .columns = {"kind", "policy"}, .rows = {}};
+  DocumentTable table{"points", "", {"kind", "policy"}};
   for (const SensitivityParameter& parameter : answer.parameters) {
     table.columns.push_back(fmt::format("{}_{}", parameter.name, name_of(parameter.unit)));
   }

@@ -236,10 +236,10 @@ DocumentTable tokens_table(const TuneAnswer& answer) {
 
 // On a terminal a row a knob, on pages a row a step.
 void add_flatness(Document& document, const TuneAnswer& answer) {
-  DocumentTable knobs{"flatness", "", {"knob", "best", "default", "this one alone, others as in best"}};
-  DocumentTable all{"flatness.steps", "This one alone, others as in best", {"knob", "value", "fits", "time", "ties"}};
-  knobs.shown = Shown::on_terminal;
-  all.shown = Shown::on_page;
+  DocumentTable knobs{
+      "flatness", "", {"knob", "best", "default", "this one alone, others as in best"}, Shown::on_terminal};
+  DocumentTable all{
+      "flatness.steps", "This one alone, others as in best", {"knob", "value", "fits", "time", "ties"}, Shown::on_page};
   for (const Flatness& flatness : answer.flatness) {
     std::vector<std::string> steps;
     for (const FlatnessStep& step : flatness.steps) {
@@ -256,8 +256,7 @@ void add_flatness(Document& document, const TuneAnswer& answer) {
 }
 
 DocumentTable misfits_table(const TuneAnswer& answer) {
-  DocumentTable table{"misfits", "Candidates that do not fit", {"candidates", "such as"}};
-  table.shown = Shown::on_page;
+  DocumentTable table{"misfits", "Candidates that do not fit", {"candidates", "such as"}, Shown::on_page};
   for (const MisfitsAnswer& misfit : answer.misfits) table.add({count_cell(misfit.count), misfit.reason});
   return table;
 }

@@ -140,7 +140,7 @@ ValidatedRow row_answer(const ValidationExperiment& experiment, const Validation
   answer.kind = row.kind;
   answer.workloads = row.workloads;
   if (row.kind == RowKind::figure) {
-    answer.metric = row.metric_text;
+    answer.metric = row.metric;
     answer.over.emplace(said(row.over));
     answer.published = row.published;
     if (row.training) answer.training = *row.training;
@@ -169,9 +169,13 @@ ValidationRun run_answer(const RunKey& key, const RunFigures& run) {
                        .policy_notes = {}};
   if (run.state != RunState::done) return answer;
   answer.reason.reset();
-  answer.iteration_seconds = run.seconds;
-  answer.gpu_hit_rate = ValidationHits{run.hit_rate_accesses, run.hit_rate_bytes, run.hit_rate_tensors};
-  answer.traffic_bytes = Named<double>(run.link_bytes.begin(), run.link_bytes.end());
+  answer.iteration_seconds = run.figure("seconds");
+  answer.gpu_hit_rate =
+      ValidationHits{run.figure("hit_rate.accesses"), run.figure("hit_rate.bytes"), run.figure("hit_rate.tensors")};
+  answer.traffic_bytes.emplace();
+  for (const auto& [name, bytes] : run.figures) {
+    if (name.starts_with("bytes.")) answer.traffic_bytes->emplace_back(name.substr(6), bytes);
+  }
   answer.policy_notes = run.notes;
   return answer;
 }
@@ -206,12 +210,8 @@ std::vector<TrainingRatio> all_ratios(const ValidationAnswer& answer) {
 
 // Of tables that are long only what was missed: the rest is in tables by pattern.
 DocumentTable terminal_rows(const ValidatedSystem& system) {
-  DocumentTable table{.name = "systems.rows",
-                      .title = "",
-                      .columns = {"experiment", "published", "simulated", "error", "row"},
-                      .rows = {},
-                      .indent = "  ",
-                      .shown = Shown::on_terminal};
+  DocumentTable table{
+      "systems.rows", "", {"experiment", "published", "simulated", "error", "row"}, Shown::on_terminal, "  "};
   for (const std::vector<ValidatedRow>& rows : by_experiment(system)) {
     const bool only_missed = by_pattern(ratios_of(rows));
     for (const ValidatedRow& row : rows) {
@@ -228,13 +228,10 @@ DocumentTable terminal_rows(const ValidatedSystem& system) {
 }
 
 DocumentTable page_rows(const ValidationAnswer& answer) {
-  DocumentTable table{
-      .name = "systems.rows",
-      .title = "",
-      .columns = {"system", "experiment", "row", "published", "simulated", "error", "verdict", "remark"},
-      .rows = {},
-      .indent = "",
-      .shown = Shown::on_page};
+  DocumentTable table{"systems.rows",
+                      "",
+                      {"system", "experiment", "row", "published", "simulated", "error", "verdict", "remark"},
+                      Shown::on_page};
   for (const ValidatedSystem& system : answer.systems) {
     for (const ValidatedRow& row : system.rows) {
       const FigureUnit unit = unit_of_metric(row.metric.value_or(""), row.over && *row.over);
@@ -304,20 +301,20 @@ BarChart rows_chart(const ValidationAnswer& answer) {
 
 // A cell of a table.
 std::string cell(std::string text) {
-  std::replace(text.begin(), text.end(), '|', '/');
-  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::ranges::replace(text, '|', '/');
+  std::ranges::replace(text, '\n', ' ');
   return text;
 }
 
 std::string markdown_of(const DocumentTable& table) {
   std::string text, line;
   for (const Column& column : table.columns) {
-    text += "| " + column.heading + " ";
+    text += "| " + column.heading + (column.heading.empty() ? "" : " ");
     line += "|---";
   }
   text += "|\n" + line + "|\n";
   for (const DocumentTable::Row& row : table.rows) {
-    for (const Cell& item : row.cells) text += "| " + item.text + " ";
+    for (const Cell& item : row.cells) text += "| " + cell(item.text) + " ";
     text += "|\n";
   }
   return text;
@@ -344,26 +341,23 @@ void add_list(std::string& text, const std::string& title, const std::vector<std
 std::string experiment_table(const ValidationExperiment& experiment, const std::vector<ValidatedRow>& rows) {
   std::string text = "\n### " + experiment.name + "\n\n";
   if (!experiment.source.empty()) text += experiment.source + "\n\n";
-  text += "| | workload | published | simulated | error | |\n|---|---|---|---|---|---|\n";
+  DocumentTable table{"", "", {"", "workload", "published", "simulated", "error", ""}};
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::string& source = experiment.rows[i].source;
-    text += fmt::format("| {} | {} | {} | {} | {} | {} |\n",
-                        cell(rows[i].row + (source.empty() ? "" : " (" + source + ")")), cell(workloads_text(rows[i])),
-                        published_text(rows[i]), cell(simulated_text(rows[i])), error_text(rows[i]),
-                        cell(remark_of(rows[i])));
+    table.add({rows[i].row + (source.empty() ? "" : " (" + source + ")"), workloads_text(rows[i]),
+               published_text(rows[i]), simulated_text(rows[i]), error_text(rows[i]), remark_of(rows[i])});
   }
-  return text;
+  return text + markdown_of(table);
 }
 
 std::string runs_table(const ValidationResult& result) {
-  std::string text =
-      "\n### Simulations\n\n| workload | system | seconds an iteration | waits most for |\n|---|---|---|---|\n";
+  DocumentTable table{"", "", {"workload", "system", "seconds an iteration", "waits most for"}};
   for (const RunKey& key : runs_needed(*result.file)) {
     const RunFigures& run = result.runs.at(key);
-    const std::string time = run.state == RunState::done ? fmt::format("{:.4g}", run.seconds) : cell(run.reason);
-    text += fmt::format("| {} | {} | {} | {} |\n", cell(key.first), cell(key.second), time, run.waits_for);
+    const bool done = run.state == RunState::done;
+    table.add({key.first, key.second, done ? fmt::format("{:.4g}", run.figure("seconds")) : run.reason, run.waits_for});
   }
-  return text;
+  return "\n### Simulations\n\n" + markdown_of(table);
 }
 
 std::string settings_text(const Settings& settings) {
@@ -381,33 +375,29 @@ std::string generate_text(const std::string& title, const GenerateSettings& sett
 }
 
 std::string setup_text(const ValidationFile& file) {
-  std::string text = "\n### Setup\n\n| system | policy and options | machine |\n|---|---|---|\n";
+  DocumentTable systems{"", "", {"system", "policy and options", "machine"}}, workloads{"", "", {"workload", "", ""}};
   for (const ValidationSystem& system : file.systems) {
     const std::string when =
         system.scenario.iterations == 0 ? "" : fmt::format("; iteration {}", system.scenario.iterations);
-    text += fmt::format("| {} | `{}{}`{}{} | {} |\n", cell(system.name), system.scenario.policy.name,
-                        settings_text(system.scenario.policy.settings), when,
-                        generate_text("; traces with", system.generate), system.machine().name);
+    systems.add({system.name,
+                 fmt::format("`{}{}`{}{}", system.scenario.policy.name, settings_text(system.scenario.policy.settings),
+                             when, generate_text("; traces with", system.generate)),
+                 system.machine().name});
   }
-  text += "\n| workload | | |\n|---|---|---|\n";
   for (const ValidationWorkload& workload : file.workloads) {
-    std::string how = "recording " + workload.recording + ", " + workload.size_column;
-    if (workload.recording.empty()) {
-      how = generate_text("generated with", workload.generate);
-    }
+    std::string how = workload.recording.empty() ? generate_text("generated with", workload.generate)
+                                                 : "recording " + workload.recording + ", " + workload.size_column;
     for (const auto& [system, settings] : workload.settings) how += "; " + system + ":" + settings_text(settings);
-    text += fmt::format("| {} | {} | {} |\n", cell(workload.name), cell(workload.title), cell(how));
+    workloads.add({workload.name, workload.title, how});
   }
-  return text;
+  return "\n### Setup\n\n" + markdown_of(systems) + "\n" + markdown_of(workloads);
 }
 
 std::string options_text(const ValidationFile& file) {
   if (file.options.empty()) return "";
-  std::string text = "\n### Options\n\n| table | option | value | because |\n|---|---|---|---|\n";
-  for (const StatedOption& o : file.options) {
-    text += fmt::format("| {} | `--{}` | {} | {} |\n", cell(o.section), o.option, o.value, cell(o.source));
-  }
-  return text;
+  DocumentTable table{"", "", {"table", "option", "value", "because"}};
+  for (const StatedOption& o : file.options) table.add({o.section, "`--" + o.option + "`", o.value, o.source});
+  return "\n### Options\n\n" + markdown_of(table);
 }
 
 std::string file_markdown(const ValidationResult& result, const ValidatedSystem& system) {
@@ -515,16 +505,16 @@ std::string validation_markdown(const std::vector<ValidationResult>& results) {
       "`validation-format.md`). An error is simulated ÷ published − 1 of a ratio, a rate or a time. Rows that a "
       "parameter\n"
       "was fitted on and rows that are listed only do not count; nor do those that could not be simulated.\n\n";
-  text +=
-      "| | rows that count | missed | median error | p90 | worst | fitted | listed only | skipped |\n"
-      "|---|---|---|---|---|---|---|---|---|\n";
-  const auto add = [&text](const std::string& name, const ValidationSummary& s) {
-    text += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", name, s.judged, s.missed,
-                        percent_or_none(s.median_error), percent_or_none(s.p90_error), percent_or_none(s.worst_error),
-                        s.fitted, s.listed, s.skipped);
+  DocumentTable table{
+      "", "", {"", "rows that count", "missed", "median error", "p90", "worst", "fitted", "listed only", "skipped"}};
+  const auto add = [&table](const std::string& name, const ValidationSummary& s) {
+    table.add({name, count_cell(s.judged), count_cell(s.missed), percent_or_none(s.median_error),
+               percent_or_none(s.p90_error), percent_or_none(s.worst_error), count_cell(s.fitted), count_cell(s.listed),
+               count_cell(s.skipped)});
   };
-  for (const ValidatedSystem& system : answer.systems) add(cell(system.system), system.summary);
+  for (const ValidatedSystem& system : answer.systems) add(system.system, system.summary);
   for (const NamedSummary& named : summaries_of(answer)) add("**" + std::string(named.name) + "**", named.summary);
+  text += markdown_of(table);
   add_list(text, "Missed:", missed_rows(answer));
   for (std::size_t i = 0; i < results.size(); ++i) text += file_markdown(results[i], answer.systems[i]);
   return text;

@@ -24,10 +24,10 @@ struct Class {
 template <typename Value, typename Name>
 void add_classes(std::vector<Class>& classes, std::vector<Value> values, bool sorted, Value TrainingRun::*field,
                  Name name) {
-  if (sorted) std::sort(values.begin(), values.end());
+  if (sorted) std::ranges::sort(values);
   std::vector<Value> seen;
   for (const Value& value : values) {
-    if (std::find(seen.begin(), seen.end(), value) != seen.end()) continue;
+    if (std::ranges::find(seen, value) != seen.end()) continue;
     seen.push_back(value);
     classes.push_back({name(value), [value, field](const TrainingRatio& r) { return r.run->*field == value; }});
   }
@@ -62,7 +62,7 @@ bool by_pattern(const std::vector<TrainingRatio>& ratios) { return ratios.size()
 
 DocumentTable pattern_table(const std::vector<TrainingRatio>& ratios) {
   const std::vector<std::string> gpus = gpus_of(ratios);
-  DocumentTable table{.name = "", .title = "", .columns = {"median ratio (rows)"}, .rows = {}};
+  DocumentTable table{"", "", {"median ratio (rows)"}};
   table.columns.insert(table.columns.end(), gpus.begin(), gpus.end());
   for (const Class& of : classes_of(ratios)) {
     std::vector<Cell> cells{of.name};
@@ -89,10 +89,7 @@ std::vector<GpuAccuracy> accuracies_of(const std::vector<TrainingRatio>& ratios)
 }
 
 DocumentTable accuracy_table(const std::vector<TrainingRatio>& ratios) {
-  DocumentTable table{.name = "",
-                      .title = "",
-                      .columns = {"use", "GPU", "rows", "median ratio", "median error", "p90", "worst"},
-                      .rows = {}};
+  DocumentTable table{"", "", {"use", "GPU", "rows", "median ratio", "median error", "p90", "worst"}};
   const auto add = [&](RatioUse use, const std::string& gpu, const RatioFigures& figures) {
     if (figures.rows == 0) return;
     table.add({name_of(use), gpu, std::to_string(figures.rows), fmt::format("{:.3f}", figures.median_ratio),

@@ -12,47 +12,12 @@ namespace tencache {
 namespace {
 
 double metric_of(const RunFigures& run, const ValidationRow& row) {
-  switch (row.metric) {
-    case Metric::seconds:
-      return run.seconds;
-    case Metric::forward_seconds:
-      return run.forward_seconds;
-    case Metric::backward_seconds:
-      return run.backward_seconds;
-    case Metric::update_seconds:
-      return run.update_seconds;
-    case Metric::prefill_seconds:
-      return run.prefill_seconds;
-    case Metric::decode_seconds:
-      return run.decode_seconds;
-    case Metric::hit_rate_tensors:
-      return run.hit_rate_tensors;
-    case Metric::hit_rate_accesses:
-      return run.hit_rate_accesses;
-    case Metric::hit_rate_bytes:
-      return run.hit_rate_bytes;
-    case Metric::link_bytes: {
-      const auto found = run.link_bytes.find(row.link);
-      return found == run.link_bytes.end() ? 0 : found->second;
-    }
-    case Metric::stall_seconds: {
-      const auto found = run.stalls.find(row.link);
-      return found == run.stalls.end() ? 0 : found->second;
-    }
-    case Metric::peak_bytes:
-      return run.peak_bytes;
-    case Metric::peak_bytes_less_optimizer:
-      return run.peak_bytes_less_optimizer;
-    case Metric::peak_activation_bytes:
-      return run.peak_activation_bytes;
-    case Metric::tokens_per_second:
-      return row.training->tokens / run.seconds;
-    case Metric::forward_backward_tokens_per_second:
-      return row.training->tokens / (run.forward_seconds + run.backward_seconds);
-    case Metric::forward_tokens_per_second:
-      return row.training->tokens / run.forward_seconds;
-  }
-  return 0;
+  if (!row.training) return run.figure(row.metric);
+  const double forward = run.figure("forward_seconds");
+  const double seconds = row.metric == "tokens_per_second"           ? run.figure("seconds")
+                         : row.metric == "forward_tokens_per_second" ? forward
+                                                                     : forward + run.figure("backward_seconds");
+  return row.training->tokens / seconds;
 }
 
 // The run of `operand`, which may be the ideal on the machine of `other`.
@@ -65,8 +30,7 @@ RunKey key_of(const ValidationFile& file, const std::string& workload, const std
 // A system of the row that is not the ideal.
 std::string reference_of(const ValidationRow& row) {
   if (!row.order.empty()) {
-    const auto found =
-        std::find_if(row.order.begin(), row.order.end(), [](const std::string& name) { return name != ideal_system; });
+    const auto found = std::ranges::find_if(row.order, [](const std::string& name) { return name != ideal_system; });
     return found == row.order.end() ? row.order.front() : *found;
   }
   return row.of == ideal_system ? row.over : row.of;
@@ -88,23 +52,19 @@ std::vector<RunKey> keys_of(const ValidationFile& file, const ValidationRow& row
 class Tally {
  public:
   void add(const ValidationRow& row, const RowResult& result) {
-    switch (result.verdict) {
-      case Verdict::skipped:
-        ++summary_.skipped;
-        break;
-      case Verdict::listed:
-        ++(row.fitted ? summary_.fitted : summary_.listed);
-        break;
-      case Verdict::missed:
+    if (result.verdict == Verdict::skipped) {
+      ++summary_.skipped;
+    } else if (result.verdict == Verdict::listed) {
+      ++(row.fitted ? summary_.fitted : summary_.listed);
+    } else {
+      ++summary_.judged;
+      if (result.verdict == Verdict::missed) {
         ++summary_.missed;
         summary_.passed = false;
-        [[fallthrough]];
-      case Verdict::within:
-        ++summary_.judged;
-        if (!result.error) break;
-        summary_.worst_error = std::max(summary_.worst_error.value_or(0), std::abs(*result.error));
-        if (!row.published.is_range()) errors_.push_back(std::abs(*result.error));
-        break;
+      }
+      if (!result.error) return;
+      summary_.worst_error = std::max(summary_.worst_error.value_or(0), std::abs(*result.error));
+      if (!row.published.is_range()) errors_.push_back(std::abs(*result.error));
     }
   }
   ValidationSummary summary() const {
@@ -241,13 +201,14 @@ class Evaluation {
       for (const std::string& name : row.order) {
         const RunFigures& figures = run(key_of(*result_.file, workload, name, reference_of(row)));
         if (figures.state != RunState::done) return misfit(name, figures);
-        if (figures.seconds < last) result.verdict = Verdict::missed;
-        last = figures.seconds;
+        const double seconds = figures.figure("seconds");
+        if (seconds < last) result.verdict = Verdict::missed;
+        last = seconds;
         result.detail += fmt::format("{}{:.4g}",
                                      result.detail.empty()         ? ""
                                      : &name == &row.order.front() ? "; "
                                                                    : " < ",
-                                     figures.seconds);
+                                     seconds);
       }
     }
     result.detail += " s";
@@ -262,7 +223,7 @@ class Evaluation {
       if (figures.state == RunState::refused) return misfit(row.of, figures);
       if (figures.state == RunState::done) {
         result.verdict = Verdict::missed;
-        result.detail = fmt::format("it fits: {:.4g} s", figures.seconds);
+        result.detail = fmt::format("it fits: {:.4g} s", figures.figure("seconds"));
         break;
       }
       result.detail = figures.reason;
@@ -286,7 +247,7 @@ std::vector<RunKey> runs_needed(const ValidationFile& file) {
   for (const ValidationExperiment& experiment : file.experiments) {
     for (const ValidationRow& row : experiment.rows) {
       for (RunKey& key : keys_of(file, row)) {
-        if (std::find(all.begin(), all.end(), key) == all.end()) all.push_back(std::move(key));
+        if (std::ranges::find(all, key) == all.end()) all.push_back(std::move(key));
       }
     }
   }
@@ -324,7 +285,7 @@ ValidationSummary summarize(const std::vector<ValidationResult>& results, Valida
 
 std::optional<double> median_of(std::vector<double> values) {
   if (values.empty()) return std::nullopt;
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const std::size_t middle = values.size() / 2;
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }

@@ -21,23 +21,11 @@ namespace {
 
 constexpr Bytes maximum_file_bytes = 4 * MiB;
 
-struct NamedMetric {
-  const char* name;
-  Metric metric;
-};
-constexpr NamedMetric metrics[] = {{"seconds", Metric::seconds},
-                                   {"forward_seconds", Metric::forward_seconds},
-                                   {"backward_seconds", Metric::backward_seconds},
-                                   {"update_seconds", Metric::update_seconds},
-                                   {"prefill_seconds", Metric::prefill_seconds},
-                                   {"decode_seconds", Metric::decode_seconds},
-                                   {"hit_rate.tensors", Metric::hit_rate_tensors},
-                                   {"hit_rate.accesses", Metric::hit_rate_accesses},
-                                   {"hit_rate.bytes", Metric::hit_rate_bytes},
-                                   {"peak_bytes", Metric::peak_bytes},
-                                   {"peak_bytes_less_optimizer", Metric::peak_bytes_less_optimizer},
-                                   {"peak_activation_bytes", Metric::peak_activation_bytes}};
-constexpr std::string_view link_bytes_prefix = "bytes.", stall_prefix = "stall_seconds.";
+// Beside stalls and links.
+constexpr const char* metrics[] = {"seconds",          "forward_seconds",           "backward_seconds",
+                                   "update_seconds",   "prefill_seconds",           "decode_seconds",
+                                   "hit_rate.tensors", "hit_rate.accesses",         "hit_rate.bytes",
+                                   "peak_bytes",       "peak_bytes_less_optimizer", "peak_activation_bytes"};
 
 std::string trimmed(const std::string& text) {
   const std::size_t begin = text.find_first_not_of(' '), end = text.find_last_not_of(' ');
@@ -47,14 +35,7 @@ std::string trimmed(const std::string& text) {
 // Of one file.
 class ValidationReader {
  public:
-  ValidationReader(const std::string& text, const std::string& file) : file_(file) {
-    try {
-      root_ = YAML::Load(text);
-    } catch (const YAML::Exception& error) {
-      const int line = error.mark.line;  // -1: the whole file
-      throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, "not valid YAML: " + error.msg);
-    }
-  }
+  ValidationReader(const std::string& text, const std::string& file) : file_(file), root_(load_yaml(text, file)) {}
 
   ValidationFile read() {
     const YamlMap keys({{root_, &file_}}, "a validation file",
@@ -159,7 +140,7 @@ class ValidationReader {
     if (name.empty() || name.size() > 64 || name.find('|') != std::string::npos || name == ideal_system) {
       fail_at(value, what + ".name: '" + name + "' is no name here; write up to 64 characters, not 'ideal', without |");
     }
-    if (std::find(taken.begin(), taken.end(), name) != taken.end()) fail_at(value, "'" + name + "' stands twice");
+    if (std::ranges::find(taken, name) != taken.end()) fail_at(value, "'" + name + "' stands twice");
     return name;
   }
 
@@ -192,7 +173,7 @@ class ValidationReader {
   void read_machine_entry(const YamlValue& item) {
     MachineSpec machine = machine_of_node(item.node, file_);
     const auto same = [&](const MachineSpec& other) { return other.name == machine.name; };
-    if (std::any_of(machines_.begin(), machines_.end(), same)) fail_at(item, "'" + machine.name + "' stands twice");
+    if (std::ranges::any_of(machines_, same)) fail_at(item, "'" + machine.name + "' stands twice");
     machines_.push_back(std::move(machine));
   }
 
@@ -326,7 +307,7 @@ class ValidationReader {
     std::vector<std::string> names = row.order;
     names.insert(names.end(), {row.of, row.over});
     for (const ValidationSystem& system : result_.systems) {
-      if (system.generate.empty() || std::find(names.begin(), names.end(), system.name) == names.end()) continue;
+      if (system.generate.empty() || std::ranges::find(names, system.name) == names.end()) continue;
       for (const std::string& workload : row.workloads) {
         if (result_.workload(workload).recording.empty()) continue;
         fail_at(item,
@@ -341,35 +322,20 @@ class ValidationReader {
     if (row.of == ideal_system && (row.over.empty() || row.over == ideal_system)) {
       fail_at(keys.top(), "ideal is compared with a system: of: ideal, over: a system");
     }
-    row.metric_text = "seconds";
     if (const auto value = keys.get("metric")) read_metric(*value, row);
     row.published = published(keys.require("published"));
     row.name = row.of + (row.over.empty() ? "" : " ÷ " + row.over);
-    if (row.metric != Metric::seconds) row.name += ", " + row.metric_text;
+    if (row.metric != "seconds") row.name += ", " + row.metric;
   }
 
   void read_metric(const YamlValue& value, ValidationRow& row) {
-    row.metric_text = text(value, "rows.metric");
-    std::vector<std::string> names;
-    for (const NamedMetric& named : metrics) {
-      names.push_back(named.name);
-      row.metric = named.metric;
-      if (row.metric_text == named.name) return;
-    }
+    std::vector<std::string> names(std::begin(metrics), std::end(metrics));
     for (const StallCause cause : all_causes) {
-      row.metric = Metric::stall_seconds;
-      row.link = to_string(cause);
-      names.push_back(std::string(stall_prefix) + row.link);
-      if (row.metric_text == names.back()) return;
+      names.push_back("stall_seconds." + std::string(to_string(cause)));
     }
     const MachineSpec& machine = result_.system_named(row.of == ideal_system ? row.over : row.of).machine();
-    for (const Link& link : machine.links) {
-      names.push_back(std::string(link_bytes_prefix) + link.name);
-      row.metric = Metric::link_bytes;
-      row.link = link.name;
-      if (row.metric_text == names.back()) return;
-    }
-    fail_at(value, "rows.metric: unknown '" + row.metric_text + "'; valid are " + join_names(names));
+    for (const Link& link : machine.links) names.push_back("bytes." + link.name);
+    row.metric = names[figures_.choice(value, "rows.metric", names)];
   }
 
   std::vector<std::string> read_workloads(const YamlValue& value) const {
@@ -441,7 +407,7 @@ class ValidationReader {
 
 template <typename List>
 const auto& named(const List& list, const std::string& wanted) {
-  const auto found = std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.name == wanted; });
+  const auto found = std::ranges::find(list, wanted, &List::value_type::name);
   TENCACHE_CHECK(found != list.end());
   return *found;
 }
@@ -460,8 +426,7 @@ double Published::error_of(double simulated) const {
 }
 
 bool ValidationFile::needs_recording(const ValidationRow& row) const {
-  return std::any_of(row.workloads.begin(), row.workloads.end(),
-                     [&](const std::string& name) { return !workload(name).recording.empty(); });
+  return std::ranges::any_of(row.workloads, [&](const std::string& name) { return !workload(name).recording.empty(); });
 }
 
 const ValidationWorkload& ValidationFile::workload(const std::string& wanted) const { return named(workloads, wanted); }
@@ -471,8 +436,7 @@ const ValidationSystem& ValidationFile::system_named(const std::string& wanted) 
 GenerateSettings generate_for(const ValidationWorkload& workload, const GenerateSettings& changes) {
   GenerateSettings result = workload.generate;
   for (const auto& [key, value] : changes) {
-    const auto found =
-        std::find_if(result.begin(), result.end(), [&key = key](const auto& o) { return o.first == key; });
+    const auto found = std::ranges::find_if(result, [&key = key](const auto& o) { return o.first == key; });
     if (found != result.end()) {
       found->second = value;
     } else {
@@ -487,22 +451,12 @@ ValidationFile parse_validation(const std::string& text, const std::string& file
 }
 
 std::vector<ValidationFile> read_validations(const std::vector<std::string>& names_or_files) {
-  const auto shipped = shipped_files("validation");
-  std::vector<std::string> paths, names;
-  for (const auto& [name, path] : shipped) names.push_back(name);
+  std::vector<std::string> paths;
   for (const std::string& wanted : names_or_files) {
-    const auto found = std::find_if(shipped.begin(), shipped.end(), [&](const auto& f) { return f.first == wanted; });
-    if (is_config_path(wanted)) {
-      paths.push_back(wanted);
-    } else if (found != shipped.end()) {
-      paths.push_back(found->second);
-    } else {
-      throw Error("no published experiments are named '" + wanted + "'; valid names are " + join_names(names) +
-                  "; a file is given by its path, for instance ./" + wanted + ".yaml");
-    }
+    paths.push_back(find_config("validation", "published experiments", wanted));
   }
   if (names_or_files.empty()) {
-    for (const auto& [name, path] : shipped) paths.push_back(path);
+    for (const auto& [name, path] : shipped_files("validation")) paths.push_back(path);
   }
   std::vector<ValidationFile> files;
   for (const std::string& path : paths) files.push_back(parse_validation(read_file(path, maximum_file_bytes), path));

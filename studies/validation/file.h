@@ -41,28 +41,6 @@ struct ValidationSystem {
   const MachineSpec& machine() const { return *scenario.machine.loaded; }
 };
 
-// What is measured of a run.
-enum class Metric : std::uint8_t {
-  seconds,
-  forward_seconds,
-  backward_seconds,
-  update_seconds,
-  prefill_seconds,
-  decode_seconds,
-  hit_rate_tensors,
-  hit_rate_accesses,
-  hit_rate_bytes,
-  link_bytes,                 // an iteration
-  stall_seconds,              // an iteration, by cause
-  peak_bytes,                 // of the GPU
-  peak_bytes_less_optimizer,  // the same, without the states of the optimizer
-  peak_activation_bytes,      // the same, without any persistent tensor
-  // Tokens of a GPU over the time of an iteration, or of some of its phases.
-  tokens_per_second,
-  forward_backward_tokens_per_second,
-  forward_tokens_per_second,
-};
-
 // A number, or a range that any number in it agrees with.
 struct Published {
   double from = 0, to = 0;
@@ -103,10 +81,8 @@ struct ValidationRow {
   RowKind kind = RowKind::figure;
   std::string name;
   std::vector<std::string> workloads;  // the mean over them
-  Metric metric = Metric::seconds;
-  std::string metric_text;  // "bytes.nvme_write"
-  std::string link;         // of link_bytes; of stall_seconds: the cause
-  std::string of, over;     // systems; `over` may be empty
+  std::string metric = "seconds";      // RunFigures; of a throughput table, tokens of a GPU over a time
+  std::string of, over;                // systems; `over` may be empty
   std::vector<std::string> order;
   Published published;
   std::optional<TrainingRun> training;  // of a throughput table

@@ -7,7 +7,7 @@ namespace tencache {
 
 std::optional<double> p90_of(std::vector<double> values) {
   if (values.empty()) return std::nullopt;
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   return values[(values.size() * 9 + 9) / 10 - 1];
 }
 
@@ -20,7 +20,7 @@ RatioFigures ratio_figures(std::vector<double> ratios) {
   figures.median_ratio = *median_of(std::move(ratios));
   figures.median_error = *median_of(errors);
   figures.p90_error = *p90_of(errors);
-  figures.worst_error = *std::max_element(errors.begin(), errors.end());
+  figures.worst_error = *std::ranges::max_element(errors);
   return figures;
 }
 
@@ -41,7 +41,7 @@ std::vector<TrainingRatio> training_ratios(const ValidationResult& result) {
 std::vector<std::string> gpus_of(const std::vector<TrainingRatio>& ratios) {
   std::vector<std::string> names;
   for (const TrainingRatio& ratio : ratios) {
-    if (std::find(names.begin(), names.end(), ratio.run->gpu) == names.end()) names.push_back(ratio.run->gpu);
+    if (std::ranges::find(names, ratio.run->gpu) == names.end()) names.push_back(ratio.run->gpu);
   }
   return names;
 }

@@ -52,7 +52,7 @@ class SharedTrace {
     if (!workload_.one_rank || rank_count(trace) == 1) return trace;
     std::vector<Trace> ranks = split_ranks(trace);
     const std::vector<std::size_t> first = alike_ranks(ranks);
-    const bool alike = std::all_of(first.begin(), first.end(), [](std::size_t rank) { return rank == 0; });
+    const bool alike = std::ranges::all_of(first, [](std::size_t rank) { return rank == 0; });
     return alike ? std::move(ranks[0]) : trace;
   }
 
@@ -92,33 +92,34 @@ RunFigures figures_of(const Outcome& outcome, const MachineSpec& machine, std::u
   const auto share = [](std::uint64_t part, std::uint64_t whole) {
     return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
   };
-  figures.seconds = iteration == 0 ? result.iteration_seconds() : to_seconds(result.iteration_ns.at(iteration - 1));
+  const auto set = [&](const std::string& name, double value) { figures.figures[name] = value; };
+  set("seconds", iteration == 0 ? result.iteration_seconds() : to_seconds(result.iteration_ns.at(iteration - 1)));
   const auto phase = [&](Phase wanted) {
     return per_iteration_seconds(result, result.window.phase_ns[static_cast<std::size_t>(wanted)]);
   };
-  figures.forward_seconds = phase(Phase::forward) + phase(Phase::loss);
-  figures.backward_seconds = phase(Phase::backward);
-  figures.update_seconds = phase(Phase::optimizer);
-  figures.prefill_seconds = phase(Phase::prefill);
-  figures.decode_seconds = phase(Phase::decode);
-  figures.hit_rate_tensors = share(result.window.tensors_held, result.window.tensors);
+  set("forward_seconds", phase(Phase::forward) + phase(Phase::loss));
+  set("backward_seconds", phase(Phase::backward));
+  set("update_seconds", phase(Phase::optimizer));
+  set("prefill_seconds", phase(Phase::prefill));
+  set("decode_seconds", phase(Phase::decode));
   const AccessCounters accesses = result.window.all_accesses();
-  figures.hit_rate_accesses = share(accesses.hits, accesses.accesses);
-  figures.hit_rate_bytes = share(accesses.hit_bytes, accesses.access_bytes);
-  const Trace& trace = outcome.program.trace;
-  const auto peak_less = [peak = result.peak_bytes[0]](Bytes bytes) {
-    return static_cast<double>(peak - std::min(peak, bytes));
+  set("hit_rate.tensors", share(result.window.tensors_held, result.window.tensors));
+  set("hit_rate.accesses", share(accesses.hits, accesses.accesses));
+  set("hit_rate.bytes", share(accesses.hit_bytes, accesses.access_bytes));
+  const auto set_peak = [&](const char* name, const auto& left_out) {
+    const Bytes peak = result.peak_bytes[0];
+    set(name, static_cast<double>(peak - std::min(peak, bytes_of(outcome.program.trace, left_out))));
   };
-  figures.peak_bytes = peak_less(0);
-  figures.peak_bytes_less_optimizer =
-      peak_less(bytes_of(trace, [](const Tensor& tensor) { return tensor.role == Role::optimizer_state; }));
-  figures.peak_activation_bytes = peak_less(bytes_of(trace, [](const Tensor& tensor) { return tensor.persistent; }));
+  set_peak("peak_bytes", [](const Tensor&) { return false; });
+  set_peak("peak_bytes_less_optimizer", [](const Tensor& tensor) { return tensor.role == Role::optimizer_state; });
+  set_peak("peak_activation_bytes", [](const Tensor& tensor) { return tensor.persistent; });
   for (std::size_t link = 0; link < machine.links.size(); ++link) {
-    figures.link_bytes[machine.links[link].name] =
-        static_cast<double>(result.window.links[link].bytes) / static_cast<double>(result.period);
+    const auto bytes = static_cast<double>(result.window.links[link].bytes);
+    set("bytes." + machine.links[link].name, bytes / static_cast<double>(result.period));
   }
   for (const StallCause cause : all_causes) {
-    figures.stalls[std::string(to_string(cause))] = per_iteration_seconds(result, result.window.stall_ns[cause]);
+    set("stall_seconds." + std::string(to_string(cause)),
+        per_iteration_seconds(result, result.window.stall_ns[cause]));
   }
   figures.waits_for = main_stall(result);
   return figures;

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,16 +19,18 @@ enum class RunState : std::uint8_t { skipped, refused, out_of_memory, done };
 // What one simulation gave.
 struct RunFigures {
   RunState state = RunState::skipped;
-  std::string reason;                                                    // unless done
-  double seconds = 0;                                                    // of an iteration
-  double forward_seconds = 0, backward_seconds = 0, update_seconds = 0;  // their sum is that of the steady state
-  double prefill_seconds = 0, decode_seconds = 0;                        // of a generation, instead
-  double hit_rate_tensors = 0, hit_rate_accesses = 0, hit_rate_bytes = 0;
-  double peak_bytes = 0, peak_bytes_less_optimizer = 0, peak_activation_bytes = 0;
-  std::map<std::string, double> link_bytes;  // an iteration
-  std::map<std::string, double> stalls;      // seconds an iteration, by cause
-  std::string waits_for;                     // what the GPU waits for most, such as "h2d 61 %"
-  std::vector<std::string> notes;            // of the policy
+  std::string reason;  // unless done
+  // By name, of an iteration: "seconds" and of its phases ("forward_seconds"), whose sum is that of the steady state;
+  // "hit_rate.bytes", "peak_bytes" of the GPU, "bytes.LINK", "stall_seconds.CAUSE".
+  std::map<std::string, double, std::less<>> figures;
+  std::string waits_for;           // what the GPU waits for most, such as "h2d 61 %"
+  std::vector<std::string> notes;  // of the policy
+
+  // 0 where there is none.
+  double figure(std::string_view name) const {
+    const auto found = figures.find(name);
+    return found == figures.end() ? 0 : found->second;
+  }
 };
 
 // Names a simulation: a workload under a system, or under `ideal_run` of a system's machine.

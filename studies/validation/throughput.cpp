@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "configs/gpu_yaml.h"
 #include "configs/model_yaml.h"
 #include "core/error.h"
 #include "core/parse_number.h"
+#include "core/split.h"
 
 namespace tencache {
 namespace {
@@ -27,14 +27,8 @@ std::string without_spaces(const std::string& text) {
 }
 
 std::vector<std::string> fields_of(const YamlValue& item, const std::string& text) {
-  std::vector<std::string> fields;
-  std::size_t begin = 0;
-  while (true) {
-    const std::size_t comma = text.find(',', begin);
-    fields.push_back(without_spaces(text.substr(begin, comma == std::string::npos ? comma : comma - begin)));
-    if (comma == std::string::npos) break;
-    begin = comma + 1;
-  }
+  std::vector<std::string> fields = split(text);
+  for (std::string& field : fields) field = without_spaces(field);
   if (fields.size() != column_count) {
     fail_at(item,
             fmt::format("a row of throughput has {} columns, found {}: {}", column_count, fields.size(), row_columns));
@@ -43,9 +37,8 @@ std::vector<std::string> fields_of(const YamlValue& item, const std::string& tex
 }
 
 std::uint64_t count_of(const YamlValue& item, const char* column, const std::string& text) {
-  std::uint64_t value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || rest != text.data() + text.size() || value == 0 || value > (1u << 30)) {
+  const std::uint64_t value = parse_number<std::uint64_t>(text).value_or(0);
+  if (value == 0 || value > (1u << 30)) {
     fail_at(item, fmt::format("{}: '{}' is not a whole number from 1", column, text));
   }
   return value;
@@ -53,7 +46,7 @@ std::uint64_t count_of(const YamlValue& item, const char* column, const std::str
 
 std::size_t choice_of(const YamlValue& item, const char* column, const std::string& text,
                       const std::vector<std::string>& valid) {
-  const auto found = std::find(valid.begin(), valid.end(), text);
+  const auto found = std::ranges::find(valid, text);
   if (found == valid.end()) {
     fail_at(item, fmt::format("{}: unknown '{}'; valid are {}", column, text, join_names(valid)));
   }
@@ -113,8 +106,7 @@ struct ThroughputReader::Line {
 struct ThroughputReader::Section {
   std::string name, not_judged;
   GenerateSettings options;
-  Metric metric = Metric::tokens_per_second;
-  std::string metric_text = "tokens_per_second";
+  std::string metric = "tokens_per_second";
   std::vector<std::string> slow;  // models
 };
 
@@ -163,9 +155,7 @@ void ThroughputReader::read_section(const YamlValue& item) {
 void ThroughputReader::take_times(const YamlValue& value, Section& section) const {
   const std::vector<std::string> valid{"iteration", "forward_backward", "forward"};
   const std::size_t chosen = figures_.choice(value, "throughput.time", valid);
-  section.metric = std::array{Metric::tokens_per_second, Metric::forward_backward_tokens_per_second,
-                              Metric::forward_tokens_per_second}[chosen];
-  if (chosen != 0) section.metric_text = valid[chosen] + "_" + section.metric_text;
+  if (chosen != 0) section.metric = valid[chosen] + "_" + section.metric;
 }
 
 // Each option with its reason: none of them may be chosen for what it does to the error.
@@ -209,7 +199,6 @@ ValidationRow ThroughputReader::read_row(const YamlValue& item, const Section& s
   row.name = fmt::format("{}, {} tokens, {} GPU{}", line.model, line.sequence, line.gpus, line.gpus == 1 ? "" : "s");
   row.of = line.gpu;
   row.metric = section.metric;
-  row.metric_text = section.metric_text;
   row.published.text = fields[9];
   row.published.from = row.published.to = product_of(item, fields[9]);
   row.fitted = use == 0;
@@ -232,7 +221,7 @@ ValidationWorkload ThroughputReader::workload_of(const YamlValue& item, const Li
   const std::uint64_t micro_batches = std::min(line.accumulation, simulated_micro_batches);
   ValidationWorkload workload;
   workload.one_rank = true;
-  workload.slow = std::find(section.slow.begin(), section.slow.end(), line.model) != section.slow.end();
+  workload.slow = std::ranges::find(section.slow, line.model) != section.slow.end();
   workload.title = fmt::format("{} {} on {} {}: {} x {}", line.model, line.sequence, ranks, line.gpu, line.micro_batch,
                                micro_batches);
   if (models_.contains(line.model)) {
@@ -272,7 +261,7 @@ std::string ThroughputReader::add_workload(ValidationWorkload workload, const st
 
 void ThroughputReader::add_system(const YamlValue& where, const std::string& gpu) {
   const auto same = [&gpu](const ValidationSystem& system) { return system.name == gpu; };
-  if (std::any_of(result_.systems.begin(), result_.systems.end(), same)) return;
+  if (std::ranges::any_of(result_.systems, same)) return;
   try {
     read_gpu(gpu);
   } catch (const Error& error) {

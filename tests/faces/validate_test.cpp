@@ -56,9 +56,9 @@ std::string complaint_of(const std::string& rows) { return complaint(file_of(row
 RunFigures took(double seconds) {
   RunFigures figures;
   figures.state = RunState::done;
-  figures.seconds = seconds;
-  figures.hit_rate_tensors = 0.5;
-  figures.link_bytes["h2d"] = 3e9;
+  figures.figures["seconds"] = seconds;
+  figures.figures["hit_rate.tensors"] = 0.5;
+  figures.figures["bytes.h2d"] = 3e9;
   return figures;
 }
 RunFigures did_not(RunState state, const std::string& reason) {
@@ -92,7 +92,7 @@ TEST(ValidationFile, ReadsRowsOfEachKind) {
   EXPECT_TRUE(rows[0].fitted);
   EXPECT_THAT(rows[1].published.from, DoubleNear(0.3, 1e-12));
   EXPECT_THAT(rows[1].published.to, DoubleNear(0.4, 1e-12));
-  EXPECT_EQ(rows[2].link, "h2d");
+  EXPECT_EQ(rows[2].metric, "bytes.h2d");
   EXPECT_THAT(rows[2].workloads, ElementsAre("w", "v"));
   EXPECT_EQ(rows[2].not_judged, "because");
   EXPECT_THAT(rows[3].order, ElementsAre("ideal", "B", "A"));

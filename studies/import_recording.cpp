@@ -2,14 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <optional>
 
 #include "configs/gpu_yaml.h"
 #include "configs/kernel_yaml.h"
 #include "configs/stack_yaml.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "core/remark.h"
+#include "core/split.h"
 #include "traces/file/output_files.h"
 #include "traces/file/trace_file.h"
 #include "traces/import/csv.h"
@@ -36,17 +37,10 @@ Nanoseconds eager_launch_ns() { return read_stack_figures().launch_ns[static_cas
 
 // "120-4711" as ids of nodes.
 void parse_nodes(const std::string& text, IterationChoice& choice) {
-  const std::size_t dash = text.find('-');
-  try {
-    std::size_t used = 0;
-    choice.first_node = std::stoull(text, &used);
-    if (used != dash) throw std::invalid_argument("");
-    const std::string last = text.substr(dash + 1);
-    choice.last_node = std::stoull(last, &used);
-    if (used != last.size() || choice.last_node < choice.first_node || choice.first_node == 0) {
-      throw std::invalid_argument("");
-    }
-  } catch (const std::exception&) {
+  const std::vector<std::string> ends = split(text, "-");
+  choice.first_node = parse_number<std::uint64_t>(ends.front()).value_or(0);
+  choice.last_node = parse_number<std::uint64_t>(ends.back()).value_or(0);
+  if (ends.size() != 2 || choice.first_node == 0 || choice.last_node < choice.first_node) {
     throw Error("--nodes: '" + text + "' is no range of node ids; write 120-4711, the first and the last");
   }
 }
@@ -173,9 +167,7 @@ class ImportOptions {
     } else {
       options_.list("FILES", asked_.files, std::move(help)).needed().most = most;
     }
-    options_.text("--output,-o", import_.output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")
-        .not_empty()
-        .needed();
+    options_.word("--output,-o", import_.output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)").needed();
   }
   void header(const std::string& model) {
     options_.text("--model", asked_.model, "What was recorded (default: the " + model + "'s name)");
@@ -193,21 +185,18 @@ class ImportOptions {
                   .take = [&field](const auto& texts) { field = std::stoll(texts.front()); },
                   .refusal =
                       [](const std::string& text) {
-                        std::int64_t value = 0;
-                        const char* const last = text.data() + text.size();
-                        const auto [end, error] = std::from_chars(text.data(), last, value);
-                        const bool valid = error == std::errc() && end == last && value >= 0;
-                        return valid ? std::string() : "'" + text + "' is no whole number from 0";
+                        return parse_number<std::int64_t>(text).value_or(-1) >= 0
+                                   ? std::string()
+                                   : "'" + text + "' is no whole number from 0";
                       },
                   .type = "INT"});
   }
   void gpu(std::string names, std::string help) { options_.text(std::move(names), asked_.gpu, std::move(help)); }
   void kernels(std::string needed) {
     options_
-        .text("--kernels", asked_.kernels,
+        .word("--kernels", asked_.kernels,
               "Constants of the GPU's kernels from this file, such as calibrate --from-trace "
               "writes (default: those of configs/kernels)")
-        .not_empty()
         .needing(std::move(needed));
   }
   void as_recorded() {

@@ -3,21 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "core/error.h"
 #include "core/parse_number.h"
+#include "core/split.h"
 #include "core/text.h"
 
 namespace tencache {
 namespace {
-
-std::optional<std::uint64_t> whole_from(const std::string& text) {
-  std::uint64_t value = 0;
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, value);
-  return error == std::errc() && end == last ? std::optional(value) : std::nullopt;
-}
 
 std::string without_dashes(const std::string& name) {
   return name.substr(std::min(name.find_first_not_of('-'), name.size()));
@@ -26,11 +19,8 @@ std::string without_dashes(const std::string& name) {
 // "--policies" of "--policies,-p,--policy" by any of the three, with or without dashes.
 bool is_called(const QuestionOption& option, const std::string& name) {
   if (name.empty()) return !option.is_named();
-  for (std::size_t begin = 0, end = 0; begin <= option.names.size(); begin = end + 1) {
-    end = std::min(option.names.find(',', begin), option.names.size());
-    if (without_dashes(option.names.substr(begin, end - begin)) == without_dashes(name)) return true;
-  }
-  return false;
+  return std::ranges::any_of(split(option.names),
+                             [&](const std::string& one) { return without_dashes(one) == without_dashes(name); });
 }
 
 template <typename Field>
@@ -49,17 +39,14 @@ QuestionOption real_option(std::string names, Field& field, double least, double
 
 QuestionOption whole_option(std::string names, std::uint64_t& field, std::string help) {
   QuestionOption option{.names = std::move(names), .help = std::move(help)};
-  option.take = [&field](const std::vector<std::string>& texts) { field = whole_from(texts.front()).value_or(0); };
+  option.take = [&field](const std::vector<std::string>& texts) {
+    field = parse_number<std::uint64_t>(texts.front()).value_or(0);
+  };
   if (field != 0) option.standard = std::to_string(field);
   return option;
 }
 
 }  // namespace
-
-QuestionOption& QuestionOption::not_empty() {
-  refusal = [](const std::string& text) { return std::string(text.empty() ? "must not be empty" : ""); };
-  return *this;
-}
 
 QuestionOption& QuestionOption::one_of(std::vector<std::string> values) {
   const std::string list = fmt::format("{{{}}}", fmt::join(values, ","));
@@ -75,6 +62,16 @@ QuestionOption& QuestionOptions::text(std::string names, std::string& field, std
               .help = std::move(help),
               .take = [&field](const std::vector<std::string>& texts) { field = texts.front(); },
               .standard = field});
+}
+
+QuestionOption& QuestionOptions::word(std::string names, std::string& field, std::string help) {
+  QuestionOption& option = text(std::move(names), field, std::move(help));
+  option.refusal = [](const std::string& text) { return std::string(text.empty() ? "must not be empty" : ""); };
+  return option;
+}
+
+QuestionOption& QuestionOptions::output(std::string names, std::string& field, std::string help) {
+  return word(std::move(names), field, std::move(help)).unrecorded();
 }
 
 QuestionOption& QuestionOptions::flag(std::string names, bool& field, std::string help) {
@@ -96,7 +93,7 @@ QuestionOption& QuestionOptions::whole(std::string names, std::uint64_t& field, 
   QuestionOption option = whole_option(std::move(names), field, std::move(help));
   option.type = fmt::format("UINT:UINT in [{} - {}]", least, most);
   option.refusal = [least, most](const std::string& text) {
-    const std::optional<std::uint64_t> value = whole_from(text);
+    const std::optional<std::uint64_t> value = parse_number<std::uint64_t>(text);
     const bool valid = value && *value >= least && *value <= most;
     return valid ? std::string() : fmt::format("Value {} not in range {} to {}", text, least, most);
   };
@@ -107,7 +104,7 @@ QuestionOption& QuestionOptions::seed(std::string names, std::uint64_t& field, s
   QuestionOption option = whole_option(std::move(names), field, std::move(help));
   option.type = "UINT";
   option.refusal = [](const std::string& text) {
-    return whole_from(text) ? std::string() : "'" + text + "' is no whole number from 0";
+    return parse_number<std::uint64_t>(text) ? std::string() : "'" + text + "' is no whole number from 0";
   };
   return add(std::move(option));
 }

@@ -38,7 +38,6 @@ struct QuestionOption {
   bool is_named() const { return names.starts_with("-"); }
 
   QuestionOption& with_type(std::string text) { return type = std::move(text), *this; }
-  QuestionOption& not_empty();
   QuestionOption& one_of(std::vector<std::string> values);
   QuestionOption& needed() { return required = true, *this; }
   QuestionOption& needing(std::string other) { return needs = std::move(other), *this; }
@@ -62,6 +61,8 @@ using QuestionSettings = std::vector<std::pair<std::string, std::string>>;
 class QuestionOptions {
  public:
   QuestionOption& text(std::string names, std::string& field, std::string help);
+  QuestionOption& word(std::string names, std::string& field, std::string help);    // a text that is not empty
+  QuestionOption& output(std::string names, std::string& field, std::string help);  // a file that is written
   QuestionOption& flag(std::string names, bool& field, std::string help);
   QuestionOption& list(std::string names, std::vector<std::string>& field, std::string help);
   // A whole number in a range; any from 0.

@@ -18,8 +18,8 @@ void choose_trace(TraceChoice& trace, const std::string& word, const GivenTraces
 }
 
 void add_memory_options(QuestionOptions& options, MachineChoice& machine) {
-  options.text("--gpu-memory", machine.gpu_memory, "GPU memory that tensors may use, such as 24GiB").not_empty();
-  options.text("--cpu-memory", machine.cpu_memory, "CPU memory that tensors may use, such as 128GiB").not_empty();
+  options.word("--gpu-memory", machine.gpu_memory, "GPU memory that tensors may use, such as 24GiB");
+  options.word("--cpu-memory", machine.cpu_memory, "CPU memory that tensors may use, such as 128GiB");
 }
 
 void add_limit_option(QuestionOptions& options, MachineChoice& machine) {
@@ -28,15 +28,12 @@ void add_limit_option(QuestionOptions& options, MachineChoice& machine) {
 }
 
 void add_machine_choice_options(QuestionOptions& options, Scenario& scenario) {
-  options.text("--machine,-m", scenario.machine.name, "Machine: a name of `tencache machines`, or a YAML file")
-      .not_empty()
+  options.word("--machine,-m", scenario.machine.name, "Machine: a name of `tencache machines`, or a YAML file")
       .needed();
   add_memory_options(options, scenario.machine);
   add_limit_option(options, scenario.machine);
-  options
-      .text("--assume-gpu", scenario.trace.rescale.assume_gpu,
-            "The GPU that the trace's durations are of, where it does not say")
-      .not_empty();
+  options.word("--assume-gpu", scenario.trace.rescale.assume_gpu,
+               "The GPU that the trace's durations are of, where it does not say");
   options.flag("--no-rescale", scenario.trace.rescale.no_rescale,
                "Take durations as they are, whatever GPU the machine has");
   // For `reproduce`.
@@ -58,12 +55,10 @@ void add_model_options(QuestionOptions& options, GenerateSettings& settings) {
 }
 
 void add_machine_options(QuestionOptions& options, Scenario& scenario) {
-  options
-      .add({.names = "TRACE",
-            .help = "Trace file (.trace.jsonl, .trace.jsonl.zst), or else --model",
-            .take = [&trace = scenario.trace,
-                     given = options.traces()](const auto& texts) { choose_trace(trace, texts.front(), *given); }})
-      .not_empty();
+  options.word("TRACE", scenario.trace.file, "Trace file (.trace.jsonl, .trace.jsonl.zst), or else --model").take =
+      [&trace = scenario.trace, given = options.traces()](const auto& texts) {
+        choose_trace(trace, texts.front(), *given);
+      };
   add_machine_choice_options(options, scenario);
   add_model_options(options, scenario.trace.generate);
 }
@@ -93,7 +88,7 @@ void add_workload_options(QuestionOptions& options, Scenario& scenario) {
 }
 
 void add_price_options(QuestionOptions& options, PriceChoice& prices) {
-  options.text("--prices", prices.file, "A price table; its prices go before all others").not_empty();
+  options.word("--prices", prices.file, "A price table; its prices go before all others");
   options.list("--price", prices.prices,
                "What an hour of a machine costs in USD, TYPE=3.06 or TYPE:spot=1.1, any number of times");
 }
@@ -118,11 +113,9 @@ void add_sample_options(QuestionOptions& options, SampleOptions& sampling) {
 }
 
 QuestionOption& add_faults_option(QuestionOptions& options, std::string& plan) {
-  return options
-      .text("--faults", plan,
-            "Make things go wrong by this plan, such as seed=7 (a mixture drawn from the seed) or "
-            "seed=7,copy_error=0.01,delay=0.05:2ms (docs/reliability.md)")
-      .not_empty();
+  return options.word("--faults", plan,
+                      "Make things go wrong by this plan, such as seed=7 (a mixture drawn from the seed) or "
+                      "seed=7,copy_error=0.01,delay=0.05:2ms (docs/reliability.md)");
 }
 
 }  // namespace tencache

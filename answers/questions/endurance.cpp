@@ -30,7 +30,7 @@ Answered endurance(const EnduranceQuestion& asked, const Json& command) {
   const PolicyChoice& policy = asked.scenario.policy;
   const Workload workload = load_workload(asked.scenario);
   const auto& tiers = workload.machine.tiers;
-  if (std::none_of(tiers.begin(), tiers.end(), [](const Tier& tier) { return tier.kind == TierKind::nvme; })) {
+  if (std::ranges::none_of(tiers, [](const Tier& tier) { return tier.kind == TierKind::nvme; })) {
     throw Error("machine '" + workload.machine.name + "' has no tier of kind nvme, so that nothing wears out");
   }
   make_policy(policy.name, policy.settings);  // a wrong name or option is bad usage
@@ -63,10 +63,8 @@ std::unique_ptr<Question> endurance_question() {
   add_workload_options(options, request->scenario);
   add_policy_options(options, request->scenario.policy);
   WearOptions& wear = request->wear;
-  options
-      .text("--tbw", request->rated,
-            "What each SSD is rated to have written, such as 600TB (default: the machine file's tbw)")
-      .not_empty();
+  options.word("--tbw", request->rated,
+               "What each SSD is rated to have written, such as 600TB (default: the machine file's tbw)");
   options
       .real("--dwpd", wear.drive_writes_per_day, 1e-6, 1e6,
             "The same as whole drives a day, over --warranty-years (default: 1 where the machine file has no tbw)")

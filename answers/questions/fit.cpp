@@ -123,17 +123,13 @@ std::unique_ptr<Question> fit_question() {
             "Search the least memory of: none, gpu, all tiers, each with the others as the machine has them "
             "(default: all of one policy, gpu of several)")
       .one_of({"none", "gpu", "all"});
-  options
-      .text("--largest", request->largest,
-            "Of a text generation, search the most that fits, all else as asked: requests (of a micro-batch), "
-            "micro-batches, prompt (tokens), several with commas, all, none (default: all of one policy, none of "
-            "several)")
-      .not_empty();
-  options
-      .text("--pinned-limit", request->pinned_limit,
-            "It fits only if page-locked CPU memory of all ranks, staging buffers included, is "
-            "within this: 64GiB, or 50% of CPU memory")
-      .not_empty();
+  options.word("--largest", request->largest,
+               "Of a text generation, search the most that fits, all else as asked: requests (of a micro-batch), "
+               "micro-batches, prompt (tokens), several with commas, all, none (default: all of one policy, none of "
+               "several)");
+  options.word("--pinned-limit", request->pinned_limit,
+               "It fits only if page-locked CPU memory of all ranks, staging buffers included, is "
+               "within this: 64GiB, or 50% of CPU memory");
   options
       .list("--allocator", request->allocators,
             "Also what this allocator reserves with all of the step on the GPU: default, expandable, gmlake, stweaver, "

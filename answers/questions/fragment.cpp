@@ -112,8 +112,7 @@ std::unique_ptr<Question> fragment_question() {
       .text("--conf", request->conf,
             "PYTORCH_CUDA_ALLOC_CONF as the program has it: the first row; of a --message, what is not advised again")
       .with_type("SETTINGS");
-  options.text("--limit", request->limit, "Memory that the allocator may reserve, such as 22GiB (default: no limit)")
-      .not_empty()
+  options.word("--limit", request->limit, "Memory that the allocator may reserve, such as 22GiB (default: no limit)")
       .with_type("SIZE");
   options.whole("--iterations", request->rounds, 1, 10'000, "Of traces: how often they run, all in turn");
   options.text("--gradients", request->gradients, "Of traces: freed after the step, or kept until the next one begins")
@@ -122,11 +121,8 @@ std::unique_ptr<Question> fragment_question() {
       .one_of({"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"})
       .with_type("INDEX");
   options.flag("--no-advice", request->no_advice, "Do not try settings that are no row");
-  options.text("--message", request->message, "A message \"CUDA out of memory. Tried to allocate …\", explained")
-      .not_empty();
-  options.text("--events,-o", request->output, "Write the allocations to this file (.alloc.jsonl, .alloc.jsonl.zst)")
-      .not_empty()
-      .unrecorded();
+  options.word("--message", request->message, "A message \"CUDA out of memory. Tried to allocate …\", explained");
+  options.output("--events,-o", request->output, "Write the allocations to this file (.alloc.jsonl, .alloc.jsonl.zst)");
   question->ask = [request, question = question.get()] {
     return fragment(*request, *question->options.traces(), command_json(*question));
   };

@@ -170,7 +170,7 @@ std::unique_ptr<Question> info_question() {
           "  tencache info step.trace.jsonl.zst\n"
           "  tencache info step.trace.jsonl.zst --json"};
   auto word = std::make_shared<std::string>();
-  question->options.text("TRACE", *word, "Trace file").not_empty().needed();
+  question->options.word("TRACE", *word, "Trace file").needed();
   question->ask = [word, given = question->options.traces()]() -> Answered {
     const auto found = given->find(*word);
     const bool is_file = found == given->end();

@@ -117,17 +117,11 @@ std::unique_ptr<Question> replay_question(std::vector<KeptTimeline>* kept) {
   add_policy_options(options, request->scenario.policy);
   add_sample_options(options, request->scenario.sampling);
   add_faults_option(options, request->scenario.faults).without("--samples");
-  options
-      .text("--timeline", request->timeline,
-            "Write the timeline to this file, for https://ui.perfetto.dev; .csv: a line per span")
-      .not_empty()
-      .unrecorded();
-  options
-      .text("--decisions", request->decisions,
-            "Write every decision about a tensor and its reason to this file, one JSON object a "
-            "line (.zst: compressed); docs/decisions.md")
-      .not_empty()
-      .unrecorded();
+  options.output("--timeline", request->timeline,
+                 "Write the timeline to this file, for https://ui.perfetto.dev; .csv: a line per span");
+  options.output("--decisions", request->decisions,
+                 "Write every decision about a tensor and its reason to this file, one JSON object a "
+                 "line (.zst: compressed); docs/decisions.md");
   question->ask = [request, kept, question = question.get()] {
     return replay(*request, command_json(*question), kept);
   };

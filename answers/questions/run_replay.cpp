@@ -155,14 +155,10 @@ std::unique_ptr<Question> run_replay_question() {
       fmt::format("Iterations, the second half of which is the result (default {})", default_iterations);
   options.list("--directory", request->directories,
                "Folder for the files of NVMe tiers, any number of times (default: the machine's, else /var/tmp)");
-  options
-      .text("--scale-bytes", request->scenario.trace.scale_bytes,
-            "Multiply the trace's bytes by this, such as 1/1024, so that a large one fits")
-      .not_empty();
-  options
-      .text("--scale-time", request->scenario.trace.scale_time,
-            "Multiply the trace's durations by this, such as 1/128 or 0 (no computing)")
-      .not_empty();
+  options.word("--scale-bytes", request->scenario.trace.scale_bytes,
+               "Multiply the trace's bytes by this, such as 1/1024, so that a large one fits");
+  options.word("--scale-time", request->scenario.trace.scale_time,
+               "Multiply the trace's durations by this, such as 1/128 or 0 (no computing)");
   options
       .text("--verify", request->scenario.hardware.verify,
             "What ops write and check of their tensors: stamps (cheapest), pages (all written, a word a page "
@@ -174,15 +170,12 @@ std::unique_ptr<Question> run_replay_question() {
             "is one with enough memory)")
       .one_of(device_names());
   options.flag("--predict", request->predict, "Simulate the same first, and report how far the prediction was off");
-  options.text("--prediction", request->prediction, "Write the prediction to this file; implies --predict")
-      .not_empty()
+  options.word("--prediction", request->prediction, "Write the prediction to this file; implies --predict")
       .without("--faults");
   add_faults_option(options, request->scenario.faults).without("--predict");
-  options
-      .text("--timeline", request->timeline,
-            "Write predicted and measured timelines as they happen, for `tencache gui F` and "
-            "https://ui.perfetto.dev")
-      .not_empty();
+  options.word("--timeline", request->timeline,
+               "Write predicted and measured timelines as they happen, for `tencache gui F` and "
+               "https://ui.perfetto.dev");
   question->ask = [request] { return run_replay(*request); };
   return question;
 }

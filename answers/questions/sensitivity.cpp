@@ -8,6 +8,7 @@
 #include "answers/questions.h"
 #include "configs/tool_clock.h"
 #include "core/remark.h"
+#include "core/split.h"
 #include "studies/scenario_options.h"
 #include "traces/file/file_io.h"
 #include "traces/file/output_files.h"
@@ -37,12 +38,7 @@ SensitivityAxis parse_axis(const MachineSpec& machine, const std::string& text) 
     const std::string range = text.substr(equals + 1);
     const std::size_t dots = range.find("..");
     if (dots == std::string::npos) {
-      std::size_t begin = 0;
-      while (begin <= range.size()) {
-        const std::size_t comma = std::min(range.find(',', begin), range.size());
-        axis.values.push_back(parse_parameter(axis.parameter, range.substr(begin, comma - begin)));
-        begin = comma + 1;
-      }
+      for (const std::string& value : split(range)) axis.values.push_back(parse_parameter(axis.parameter, value));
     } else {
       std::string to = range.substr(dots + 2);
       std::size_t count = usual_points;
@@ -62,7 +58,7 @@ SensitivityAxis parse_axis(const MachineSpec& machine, const std::string& text) 
   } catch (const Error& error) {
     fail(error.what());
   }
-  std::sort(axis.values.begin(), axis.values.end());
+  std::ranges::sort(axis.values);
   axis.values.erase(std::unique(axis.values.begin(), axis.values.end()), axis.values.end());
   if (axis.values.back() > unlimited_value(axis.parameter)) fail("so large a value is out of range");
   return axis;
@@ -154,8 +150,8 @@ std::unique_ptr<Question> sensitivity_question() {
   add_settings_option(options, request->settings);
   options.real("--tolerance", request->tolerance_percent, 0, 50,
                "Percent of the best time that count as nothing gained");
-  options.text("--csv", request->csv, "Every point and knee as CSV").not_empty().unrecorded();
-  options.text("--svg", request->svg, "A picture").not_empty().unrecorded();
+  options.output("--csv", request->csv, "Every point and knee as CSV");
+  options.output("--svg", request->svg, "A picture");
   question->ask = [request, question = question.get()] { return sensitivity(*request, command_json(*question)); };
   return question;
 }

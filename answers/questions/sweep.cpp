@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "answers/questions.h"
 #include "configs/load_policy_library.h"
@@ -12,6 +11,7 @@
 #include "configs/tool_clock.h"
 #include "core/parse_number.h"
 #include "core/remark.h"
+#include "core/split.h"
 #include "core/text.h"
 #include "studies/scenario_options.h"
 #include "studies/sweep/merge.h"
@@ -32,13 +32,10 @@ struct SweepQuestion {
 
 // "2/8".
 std::pair<std::size_t, std::size_t> parse_shard(const std::string& text) {
-  std::size_t i = 0, n = 0;
-  const char* end = text.data() + text.size();
-  const auto first = std::from_chars(text.data(), end, i);
-  if (first.ec == std::errc() && first.ptr != end && *first.ptr == '/') {
-    const auto second = std::from_chars(first.ptr + 1, end, n);
-    if (second.ec == std::errc() && second.ptr == end && i >= 1 && i <= n) return {i, n};
-  }
+  const std::vector<std::string> parts = split(text, "/");
+  const std::size_t i = parse_number<std::size_t>(parts.front()).value_or(0);
+  const std::size_t n = parse_number<std::size_t>(parts.back()).value_or(0);
+  if (parts.size() == 2 && i >= 1 && i <= n) return {i, n};
   throw Error("--shard " + text + ": write it as i/n, from 1/n to n/n");
 }
 
@@ -54,8 +51,8 @@ Answered report(SweepResults results, const SweepQuestion& asked) {
   const auto said = results.about.find("budget_usd_per_hour");
   const double budget = said == results.about.end() ? 0 : parse_number(said->second).value_or(0);
   if (!asked.csv.empty()) write_file(asked.csv, sweep_csv(results.rows));
-  const bool any = std::any_of(results.rows.begin(), results.rows.end(),
-                               [](const SweepRow& row) { return row.fits && row.policy != "ideal"; });
+  const bool any =
+      std::ranges::any_of(results.rows, [](const SweepRow& row) { return row.fits && row.policy != "ideal"; });
   // A part may well be without combinations, or with such as do not fit.
   const auto kept = std::make_shared<const SweepResults>(std::move(results));
   return {.json = [kept, budget, shard = asked.shard] { return to_json_of(sweep_answer(*kept, budget, shard)); },
@@ -211,15 +208,12 @@ std::unique_ptr<Question> sweep_question() {
   auto asked = std::make_shared<SweepQuestion>();
   QuestionOptions& options = question->options;
   options.text("FILE", asked->file, "A sweep (.yaml), or the name of a shipped one");
-  options
-      .text("--output,-o", asked->output,
-            "Results as SQLite; where it is there already, only what is missing is simulated")
-      .not_empty()
-      .unrecorded();
-  options.text("--csv", asked->csv, "All rows as CSV").not_empty().unrecorded();
+  options.output("--output,-o", asked->output,
+                 "Results as SQLite; where it is there already, only what is missing is simulated");
+  options.output("--csv", asked->csv, "All rows as CSV");
   options.whole("--threads", asked->threads, 1, 1024, "Threads (default: one a core; under mpirun one a process)")
       .unrecorded();
-  options.text("--shard", asked->shard, "i/n: only the i-th of n parts, for `sweep merge`").not_empty();
+  options.word("--shard", asked->shard, "i/n: only the i-th of n parts, for `sweep merge`");
   add_price_options(options, asked->prices);
   add_policy_library_option(options);
   add_top_option(options, asked->top);
@@ -242,8 +236,8 @@ std::unique_ptr<Question> sweep_merge_question() {
   auto asked = std::make_shared<MergeQuestion>();
   QuestionOptions& options = question->options;
   options.list("FILES", asked->files, "Results of --shard i/n").needed();
-  options.text("--output,-o", asked->output, "All of them, with their common fronts").not_empty().needed();
-  options.text("--csv", asked->csv, "All rows as CSV").not_empty();
+  options.word("--output,-o", asked->output, "All of them, with their common fronts").needed();
+  options.word("--csv", asked->csv, "All rows as CSV");
   add_top_option(options, asked->top);
   question->ask = [asked] { return merge(*asked); };
   return question;

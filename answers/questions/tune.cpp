@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 
 #include "answers/questions.h"
 #include "configs/deepspeed_config.h"
 #include "configs/fsdp_config.h"
+#include "core/parse_number.h"
 #include "core/remark.h"
 #include "core/text.h"
 #include "policies/registry.h"
@@ -35,14 +35,10 @@ struct TuneQuestion {
 
 // "5%" or "0.05".
 double parse_share(const std::string& option, const std::string& text) {
-  double value = 0;
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, value);
-  const bool percent = end != last && *end == '%' && end + 1 == last;
-  if (error != std::errc() || (end != last && !percent) || !(value >= 0) || !((percent ? value / 100 : value) < 1)) {
-    throw Error(option + " " + text + ": write a share below 1, such as 5% or 0.05");
-  }
-  return percent ? value / 100 : value;
+  const bool percent = text.ends_with('%');
+  const double value = parse_number(text.substr(0, text.size() - (percent ? 1 : 0))).value_or(-1) / (percent ? 100 : 1);
+  if (!(value >= 0 && value < 1)) throw Error(option + " " + text + ": write a share below 1, such as 5% or 0.05");
+  return value;
 }
 
 Nanoseconds parse_tpot(const std::string& text) {
@@ -63,7 +59,7 @@ TrainingShape shape_of(const Workload& workload) {
   shape.data_parallel = data_parallel_ranks(*workload.trace);
   for (const Tier& tier : workload.machine.tiers) shape.pageable = shape.pageable || tier.name == "pageable";
   if (const std::string* const batches = header.provenance.option("micro-batches")) {
-    std::from_chars(batches->data(), batches->data() + batches->size(), shape.accumulation);
+    shape.accumulation = parse_number<std::uint64_t>(*batches).value_or(shape.accumulation);
   }
   if (generation_of(*workload.trace)) {
     if (const GenerateSettings* const made_with = generate_settings_of(header)) {
@@ -311,34 +307,26 @@ std::unique_ptr<Question> tune_question() {
                 "Simulations at most, but the defaults and the start of --from-deepspeed always run");
   options.seed("--seed", request.seed, "Of the search and of --jitter");
   options.whole("--threads", request.threads, 1, 1024, "Simulations at once (default: one a core)").unrecorded();
-  options
-      .text("--jitter", asked->jitter,
-            "Judge each candidate on copies of the traces whose durations vary by this, such "
-            "as 5%")
-      .not_empty();
+  options.word("--jitter", asked->jitter,
+               "Judge each candidate on copies of the traces whose durations vary by this, such "
+               "as 5%");
   options.whole("--copies", request.copies, 2, 1000, "Such copies of each trace (default: 5)");
-  options.text("--tie", asked->tie, "Times that are closer are a tie").not_empty();
+  options.word("--tie", asked->tie, "Times that are closer are a tie");
   options.list("--set", request.settings, settings_help);
   options.list("--over", request.over,
                "A knob's values, KEY=a,b,c or KEY=lo..hi, any number of times (default: `tencache policies --json`); "
                "of a text generation also requests, micro-batches, order, kv-page (default: those that are not given)");
-  options
-      .text("--max-tpot", asked->max_tpot,
-            "Of text generations, count only candidates whose time per output token is at most this, such as 100ms")
-      .not_empty();
-  options.text("--csv", asked->csv, "Write all candidates to this file").not_empty().unrecorded();
-  options
-      .text("--from-deepspeed", request.from_deepspeed,
-            "Start at this DeepSpeed configuration (JSON, or Accelerate's YAML)")
-      .not_empty();
+  options.word("--max-tpot", asked->max_tpot,
+               "Of text generations, count only candidates whose time per output token is at most this, such as 100ms");
+  options.output("--csv", asked->csv, "Write all candidates to this file");
+  options.word("--from-deepspeed", request.from_deepspeed,
+               "Start at this DeepSpeed configuration (JSON, or Accelerate's YAML)");
   for (const ConfigWriter& writer : config_writers) {
-    options.text(writer.option, asked->configs[writer.option], writer.help).not_empty().unrecorded();
+    options.output(writer.option, asked->configs[writer.option], writer.help);
   }
-  options
-      .text("--pinned-limit", asked->pinned_limit,
-            "--deepspeed writes pin_memory: false where all ranks would page-lock more than "
-            "this: 64GiB, or 50% of CPU memory")
-      .not_empty();
+  options.word("--pinned-limit", asked->pinned_limit,
+               "--deepspeed writes pin_memory: false where all ranks would page-lock more than "
+               "this: 64GiB, or 50% of CPU memory");
   question->ask = [asked, question = question.get()] { return tune_policy(*asked, command_json(*question)); };
   return question;
 }

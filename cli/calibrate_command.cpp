@@ -9,7 +9,6 @@
 #include "answers/result.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/workload_options.h"
 #include "configs/gpu_yaml.h"
 #include "configs/kernel_yaml.h"
 #include "configs/machine_yaml.h"
@@ -350,7 +349,12 @@ void add_calibrate_command(CLI::App& app, Command& chosen) {
   refuse_empty(command->add_option("--file-bytes", arguments->file_bytes,
                                    "Data that files are measured with (default 2GiB); more than the drive's cache"))
       ->excludes(command->add_flag("--no-files", arguments->no_files, "Leave files out")->excludes(directory));
-  add_device_option(*command, arguments->device, device_names());
+  command
+      ->add_option("--device", arguments->device,
+                   "Where the GPU's memory lies: cuda (a GPU), host (ordinary memory stands in), auto (a GPU where "
+                   "there is one with enough memory)")
+      ->check(CLI::IsMember(device_names()))
+      ->capture_default_str();
   command
       ->add_flag("--no-cpu-tier", arguments->no_cpu_tier,
                  "A computer without a GPU as it is: its memory, and files right below it")

@@ -96,13 +96,13 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
     message = message.substr(0, too_often) + " is given " + (times == "2" ? "twice" : times + " times") +
               "; it takes one value";
   }
-  std::replace(message.begin(), message.end(), '\n', ' ');
+  std::ranges::replace(message, '\n', ' ');
   return message + "; see " + full_name(command) + " --help";
 }
 
 int report(const std::string& message, ExitCode code) {
   std::string line = "tencache: " + message;
-  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::ranges::replace(line, '\n', ' ');
   remark(line);
   return static_cast<int>(code);
 }
@@ -151,6 +151,10 @@ int run_command_line(int argc, const char* const* argv) {
   } catch (...) {  // by code that is not ours
     return report("a policy of --policy-library threw what is no std::exception", ExitCode::bad_usage);
   }
+}
+
+CLI::Option* refuse_empty(CLI::Option* option) {
+  return option->check([](const std::string& text) { return std::string(text.empty() ? "must not be empty" : ""); });
 }
 
 void offer_command(void (*add)(CLI::App& app, Command& chosen)) { offered().push_back(add); }

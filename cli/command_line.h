@@ -20,6 +20,9 @@ namespace tencache {
 // Parses, runs, reports errors. Returns the exit code.
 int run_command_line(int argc, const char* const* argv);
 
+// An empty value of this option is bad usage. Returns the option.
+CLI::Option* refuse_empty(CLI::Option* option);
+
 // What the chosen subcommand does; set while the arguments are parsed, called after.
 using Command = std::function<ExitCode()>;
 

@@ -11,6 +11,7 @@
 #include "cli/console.h"
 #include "configs/gpu_yaml.h"
 #include "configs/shipped_files.h"
+#include "core/split.h"
 #include "policies/registry.h"
 
 namespace tencache {
@@ -57,14 +58,8 @@ bool takes_value(const CLI::Option& option) { return option.get_items_expected_m
 std::vector<std::string> choices_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const std::size_t begin = type.find('{'), end = type.find('}');
-  std::vector<std::string> choices;
-  if (begin == type.npos || end == type.npos) return choices;
-  for (std::size_t at = begin + 1; at < end;) {
-    const std::size_t comma = std::min(type.find(',', at), end);
-    choices.push_back(type.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return choices;
+  if (begin == type.npos || end == type.npos) return {};
+  return split(std::string_view(type).substr(begin + 1, end - begin - 1));
 }
 
 // The value that the option has among the words: as `--policy lru`, `-p lru` or `--policy=lru`.
@@ -170,8 +165,8 @@ Candidates complete(const CLI::App& app, const std::vector<std::string>& words) 
   } else {
     add_subcommands(*command, found);
     const std::vector<const CLI::Option*> options = command->get_options();
-    const auto positional = std::find_if(options.begin(), options.end(),
-                                         [](const CLI::Option* option) { return option->get_positional(); });
+    const auto positional =
+        std::ranges::find_if(options, [](const CLI::Option* option) { return option->get_positional(); });
     if (positional != options.end()) add_values(*command, **positional, words, "", found);
     if (found.words.empty() && !found.files) add_options(*command, found);
   }

@@ -8,7 +8,7 @@
 
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/workload_options.h"
+#include "configs/generate_settings.h"
 #include "configs/kernel_yaml.h"
 #include "traces/file/output_files.h"
 #include "traces/file/trace_file.h"

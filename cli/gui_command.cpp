@@ -3,15 +3,17 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
 #include "cli/child_program.h"
 #include "cli/command_line.h"
 #include "cli/questions.h"
-#include "cli/workload_options.h"
 #include "core/error.h"
+#include "core/parse_number.h"
+#include "core/split.h"
+#include "studies/scenario_options.h"
 #include "studies/workload.h"
 
 namespace tencache {
@@ -37,19 +39,14 @@ std::string find_gui_program() {
 }  // namespace
 
 std::pair<int, int> parse_picture_size(const std::string& text) {
-  const std::size_t cross = text.find('x');
-  int width = 0, height = 0;
-  const auto number = [](const char* begin, const char* end, int& value) {
-    const auto [rest, error] = std::from_chars(begin, end, value);
-    return error == std::errc() && rest == end && value >= least_side && value <= most_side;
-  };
-  const char* begin = text.data();
-  if (cross == std::string::npos || !number(begin, begin + cross, width) ||
-      !number(begin + cross + 1, begin + text.size(), height)) {
+  std::vector<int> sides;
+  for (const std::string& side : split(text, "x")) sides.push_back(parse_number<int>(side).value_or(0));
+  const auto is_side = [](int side) { return side >= least_side && side <= most_side; };
+  if (sides.size() != 2 || !std::ranges::all_of(sides, is_side)) {
     throw Error(fmt::format("--size {}: write it as WIDTHxHEIGHT, each from {} to {}, such as 1280x720", text,
                             least_side, most_side));
   }
-  return {width, height};
+  return {sides[0], sides[1]};
 }
 
 void add_gui_options(CLI::App& command, GuiOptions& options) {

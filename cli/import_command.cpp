@@ -36,19 +36,6 @@ void add_format(CLI::App& group, Command& chosen, const char* format, const char
   command->callback([import, &chosen] { chosen = [import] { return run_import(*import); }; });
 }
 
-void add_snapshot(CLI::App& group, Command& chosen) {
-  CLI::App* command =
-      group.add_subcommand("snapshot", "Allocations for `fragment`, from a memory snapshot of PyTorch (needs Python)");
-  command->prefix_command();
-  command->footer(
-      "Needs python3 with the package tencache (pip install tencache), but no PyTorch.\n\nExamples:\n"
-      "  tencache import snapshot snapshot.pickle -o steps.alloc.jsonl\n"
-      "  tencache import snapshot snapshot.pickle -o steps.alloc.jsonl --gpu 1");
-  command->callback([command, &chosen] {
-    chosen = [words = command->remaining()] { return run_in_python({"import", "snapshot"}, words); };
-  });
-}
-
 }  // namespace
 
 void add_import_command(CLI::App& app, Command& chosen) {
@@ -72,7 +59,11 @@ void add_import_command(CLI::App& app, Command& chosen) {
   add_format(*group, chosen, "trace", "A trace written again, with modelled durations or without names",
              "Examples:\n  tencache import trace recorded.trace.jsonl --gpu l40s -o on-l40s.trace.jsonl\n"
              "  tencache import trace mine.trace.jsonl.zst --strip-names -o shared.trace.jsonl.zst");
-  add_snapshot(*group, chosen);
+  add_python_command(*group, chosen, {"import", "snapshot"},
+                     "Allocations for `fragment`, from a memory snapshot of PyTorch (needs Python)",
+                     "Needs python3 with the package tencache (pip install tencache), but no PyTorch.\n\nExamples:\n"
+                     "  tencache import snapshot snapshot.pickle -o steps.alloc.jsonl\n"
+                     "  tencache import snapshot snapshot.pickle -o steps.alloc.jsonl --gpu 1");
 }
 
 }  // namespace tencache

@@ -7,7 +7,6 @@
 
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/workload_options.h"
 #include "configs/price_table.h"
 #include "configs/shipped_files.h"
 
@@ -27,7 +26,7 @@ void check_machines(const PriceTable& table) {
   const auto shipped = shipped_files("machines");
   for (const auto& [type, price] : table.machines) {
     const auto is_it = [&type = type](const auto& entry) { return entry.first == type; };
-    if (std::find_if(shipped.begin(), shipped.end(), is_it) == shipped.end()) {
+    if (std::ranges::find_if(shipped, is_it) == shipped.end()) {
       remark(table.file + ": no shipped machine is called '" + type + "': its price is for a file of that name only");
     }
   }

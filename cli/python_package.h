@@ -4,12 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
+#include "cli/command_line.h"
 
 namespace tencache {
 
-// `python3 -m tencache COMMAND ARGUMENTS`, in place of this process, in the Python that is found first. Throws Error
-// where there is none.
-ExitCode run_in_python(const std::vector<std::string>& command, const std::vector<std::string>& arguments);
+// A subcommand that is `python3 -m tencache WORDS ARGUMENTS`, in place of this process, in the Python that is found
+// first. It is called as the last of the words.
+void add_python_command(CLI::App& parent, Command& chosen, const std::vector<std::string>& words, const char* summary,
+                        const char* footer);
 
 }  // namespace tencache

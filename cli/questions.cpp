@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "answers/embedding.h"
+#include "answers/questions.h"
 #include "cli/console.h"
 
 namespace tencache {
@@ -69,5 +70,22 @@ void add_question(CLI::App& app, Command& chosen, std::unique_ptr<Question> ques
     if (command->get_subcommands().empty()) chosen = [asked, json] { return print_answer(*asked, *json); };
   });
 }
+
+namespace {
+
+void add_questions(CLI::App& app, Command& chosen, bool listings) {
+  for (const std::string& name : question_names()) {
+    std::unique_ptr<Question> question = question_named(name);
+    if (question->is_listing != listings) continue;
+    const std::size_t space = name.rfind(' ');  // "sweep merge" is a command of `sweep`
+    CLI::App& parent = space == std::string::npos ? app : *app.get_subcommand(name.substr(0, space));
+    add_question(parent, chosen, std::move(question));
+  }
+}
+
+}  // namespace
+
+void add_question_commands(CLI::App& app, Command& chosen) { add_questions(app, chosen, false); }
+void add_listing_commands(CLI::App& app, Command& chosen) { add_questions(app, chosen, true); }
 
 }  // namespace tencache

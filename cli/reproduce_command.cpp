@@ -10,10 +10,10 @@
 #include "cli/command_line.h"
 #include "cli/console.h"
 #include "cli/questions.h"
-#include "cli/workload_options.h"
 #include "configs/load_policy_library.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "studies/scenario_options.h"
 
 namespace tencache {
 namespace {
@@ -32,26 +32,27 @@ Json without_timing(Json result) {
 // What changed before anything ran, in words.
 std::string explanation(const std::vector<Change>& changes) {
   const auto changed = [&](const std::string& path) {  // or one of its parts: hashes.traces.0
-    return std::any_of(changes.begin(), changes.end(), [&](const Change& change) {
-      return change.path == path || change.path.starts_with(path + ".");
-    });
+    return std::ranges::any_of(
+        changes, [&](const Change& change) { return change.path == path || change.path.starts_with(path + "."); });
   };
-  std::string text;
+  constexpr std::pair<const char*, const char*> reasons[] = {
+      {"version", "another version of tencache made it"},
+      {"hashes.trace", "the trace is not the one of then: its hash differs"},
+      {"hashes.traces", "the trace is not the one of then: its hash differs"},
+      {"hashes.from_deepspeed", "the file of --from-deepspeed is not the one of then: its hash differs"},
+      {"hashes.gpus", "the figures of GPUs that durations are rescaled by have changed"},
+      {"hashes.machine", "the machine file is not the one of then: its hash differs"},
+      {"hashes.sweep", "the sweep's file is not the one of then: its hash differs"},
+      {"hashes.combinations", "traces, machine files, policies or the build of tencache are not those of then"},
+      {"hashes.prices", "the price of the machine is not the one of then"},
+      {"price.per_hour", "the price of the machine is not the one of then"},
+      {"hashes.policy_library", "the policy library is not the one of then: its hash differs"}};
   if (changes.empty()) return "  the figures are the same, but not the keys that they stand under\n";
-  if (changed("manifest.version")) text += "  another version of tencache made it\n";
-  if (changed("manifest.hashes.trace") || changed("manifest.hashes.traces"))
-    text += "  the trace is not the one of then: its hash differs\n";
-  if (changed("manifest.hashes.from_deepspeed"))
-    text += "  the file of --from-deepspeed is not the one of then: its hash differs\n";
-  if (changed("manifest.hashes.gpus")) text += "  the figures of GPUs that durations are rescaled by have changed\n";
-  if (changed("manifest.hashes.machine")) text += "  the machine file is not the one of then: its hash differs\n";
-  if (changed("manifest.hashes.sweep")) text += "  the sweep's file is not the one of then: its hash differs\n";
-  if (changed("manifest.hashes.combinations"))
-    text += "  traces, machine files, policies or the build of tencache are not those of then\n";
-  if (changed("manifest.hashes.prices") || changed("manifest.price.per_hour"))
-    text += "  the price of the machine is not the one of then\n";
-  if (changed("manifest.hashes.policy_library"))
-    text += "  the policy library is not the one of then: its hash differs\n";
+  std::string text;
+  for (const auto& [path, reason] : reasons) {
+    const std::string line = fmt::format("  {}\n", reason);
+    if (changed(std::string("manifest.") + path) && !text.ends_with(line)) text += line;
+  }
   if (text.empty()) text = "  version, trace, machine and options are the same; only what came out differs\n";
   return text;
 }

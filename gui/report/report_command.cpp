@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "cli/command_line.h"
-#include "cli/workload_options.h"
 #include "gui/report/page.h"
 
 namespace tencache {

@@ -43,7 +43,7 @@ class CapuchinPlanner {
       const Nanoseconds free_ns = swap_of(period, tier).free_ns();
       if (free_ns > 0) pairs_.push_back({period, free_ns});
     }
-    std::stable_sort(pairs_.begin(), pairs_.end(), [](const Pair& a, const Pair& b) {
+    std::ranges::stable_sort(pairs_, [](const Pair& a, const Pair& b) {
       return a.free_ns != b.free_ns ? a.free_ns > b.free_ns : a.period.bytes > b.period.bytes;
     });
   }
@@ -93,19 +93,12 @@ class CapuchinPlanner {
   std::vector<Pair> pairs_;  // the largest free time first
 };
 
-class Capuchin final : public Policy {
+class Capuchin final : public SwapPolicy {
  public:
   explicit Capuchin(Options& options) {
-    layout_.chunk_bytes = 0;
     add_limit_option(options, limit_);
     options.flag("persistent", persistent_, "parameters and optimizer states are swapped too");
     add_chunk_option(options, layout_.chunk_bytes, true);
-  }
-
-  Layout layout(const MachineSpec& machine, const Program*) const override {
-    Layout layout = layout_;
-    layout.chunk_bytes = unit_that_moves(machine, layout.chunk_bytes);
-    return layout;
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
@@ -117,10 +110,6 @@ class Capuchin final : public Policy {
     if (event.kind != EventKind::op_issued || event.device != Device::gpu || event.op == none) return;
     passive_ = view.iteration == 0;
     if (!passive_) hints_.give(event.op, view, actions);
-  }
-
-  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
-    if (!request.prefetch) coldest_victims(request, view, victims);
   }
 
   // What the passive iteration leaves may look like what a planned one does.
@@ -135,7 +124,6 @@ class Capuchin final : public Policy {
   }
 
  private:
-  Layout layout_;
   double limit_ = 1;
   bool persistent_ = false;
   bool passive_ = true, fits_ = true;

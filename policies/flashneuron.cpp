@@ -120,12 +120,10 @@ class FlashNeuron final : public Policy {
       offloads_.push_back(candidate);
       offloaded += bytes;
     }
-    std::stable_sort(offloads_.begin(), offloads_.end(),
-                     [](const Offload& a, const Offload& b) { return a.leaves_after < b.leaves_after; });
+    std::ranges::stable_sort(offloads_, {}, &Offload::leaves_after);
     for (const Offload& offload : offloads_) passes_[pass_of_[offload.used_at]].by_use.push_back(offload);
     for (Pass& pass : passes_) {
-      std::stable_sort(pass.by_use.begin(), pass.by_use.end(),
-                       [](const Offload& a, const Offload& b) { return a.used_at < b.used_at; });
+      std::ranges::stable_sort(pass.by_use, {}, &Offload::used_at);
     }
     plan_ = std::to_string(offloads_.size()) + " of " + std::to_string(candidates.size()) + " activations, " +
             format_bytes(offloaded) + " of " + format_bytes(offloadable) + ", go to the SSD";
@@ -161,7 +159,7 @@ class FlashNeuron final : public Policy {
         need += trace.tensors[use.tensor].bytes;
         const auto ops = schedule.ops_of(use.tensor);
         if (op != ops.front() || pass_of_[op] != none) continue;
-        const auto backward = std::find_if(ops.begin(), ops.end(), [this](OpIndex at) { return pass_of_[at] != none; });
+        const auto backward = std::ranges::find_if(ops, [this](OpIndex at) { return pass_of_[at] != none; });
         if (backward != ops.end()) candidates.push_back({use.tensor, *(backward - 1), *backward});
       }
       if (trace.ops[op].device == Device::gpu) largest_need_ = std::max(largest_need_, need);

@@ -179,8 +179,7 @@ class G10Planner {
   }
 
   void move_prefetches_earlier() {
-    std::stable_sort(migrations_.begin(), migrations_.end(),
-                     [](const G10Migration& a, const G10Migration& b) { return a.prefetch_at < b.prefetch_at; });
+    std::ranges::stable_sort(migrations_, {}, &G10Migration::prefetch_at);
     for (G10Migration& migration : migrations_) {
       const std::int64_t bytes = static_cast<std::int64_t>(migration.bytes);
       KernelIndex& at = migration.prefetch_at;
@@ -250,7 +249,7 @@ class G10 final : public Policy {
     G10Planner planner(view.program->trace, *view.schedule, view.machine, plan_options_);
     std::vector<G10Migration> plan = planner.plan();
     const auto op_of = [&](KernelIndex kernel) { return planner.kernels().op_of(kernel); };
-    std::stable_sort(plan.begin(), plan.end(), [](const G10Migration& a, const G10Migration& b) {
+    std::ranges::stable_sort(plan, [](const G10Migration& a, const G10Migration& b) {
       return a.use_at - a.prefetch_at < b.use_at - b.prefetch_at;  // of one kernel's prefetches, the most urgent first
     });
     hints_ = {};

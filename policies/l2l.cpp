@@ -71,7 +71,7 @@ class LayerToLayer final : public Policy {
   void leave_layer(std::uint32_t left, const View& view, Actions& actions) const {
     const std::vector<TensorId>& needed = layers_.list[running_].parameters;
     for (const TensorId tensor : layers_.list[left].parameters) {
-      if (std::find(needed.begin(), needed.end(), tensor) == needed.end()) leave(tensor, view, actions);
+      if (std::ranges::find(needed, tensor) == needed.end()) leave(tensor, view, actions);
     }
     for (const TensorId tensor : layers_.list[left].gradients) leave(tensor, view, actions);
   }

@@ -51,7 +51,7 @@ class LayerStreaming final : public Policy {
   bool kept(TensorId tensor) const {  // by the layers whose buffers are in use now
     for (std::uint64_t ahead = 0; ahead < std::max<std::uint64_t>(buffers_, 1); ++ahead) {
       const auto& list = layers_.list[(current_ + ahead) % layers_.list.size()].parameters;
-      if (std::find(list.begin(), list.end(), tensor) != list.end()) return true;
+      if (std::ranges::find(list, tensor) != list.end()) return true;
     }
     return false;
   }

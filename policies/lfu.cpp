@@ -82,7 +82,7 @@ class Lfu final : public ClassicPolicy {
     for (TensorId tensor = 0; tensor < schedule.tensor_count(); ++tensor) {
       counts.push_back(schedule.ops_of(tensor).size());
     }
-    std::sort(counts.begin(), counts.end());
+    std::ranges::sort(counts);
     settled_ = 1;
     for (std::size_t i = 1; i < counts.size(); ++i) {
       if (counts[i] == counts[i - 1]) continue;

@@ -1,6 +1,8 @@
 // The unit in which tensors move between tiers.
 #pragma once
 
+#include <vector>
+
 #include "core/machine_spec.h"
 #include "core/policy.h"
 
@@ -15,5 +17,23 @@ Bytes unit_that_moves(const MachineSpec& machine, Bytes chunk_bytes);
 // buffers together. So what passes them in one piece does, and a larger tensor moves in parts that fill them, one after
 // the other. `program` may be null (not known yet): whole tensors.
 Bytes unit_of_whole_tensors(const MachineSpec& machine, const Program* program, Bytes chunk_bytes);
+
+// What policies have in common that move whole tensors by a plan: what it missed is fetched on demand, and only that
+// evicts, the coldest.
+class SwapPolicy : public Policy {
+ public:
+  Layout layout(const MachineSpec& machine, const Program*) const override {
+    Layout layout = layout_;
+    layout.chunk_bytes = unit_that_moves(machine, layout.chunk_bytes);
+    return layout;
+  }
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    if (!request.prefetch) coldest_victims(request, view, victims);
+  }
+
+ protected:
+  SwapPolicy() { layout_.chunk_bytes = 0; }
+  Layout layout_;
+};
 
 }  // namespace tencache

@@ -183,7 +183,7 @@ class PatrickStar final : public Policy {
     const std::vector<OpIndex>& ops = chunks_[chunk].gpu_ops;
     if (ops.empty()) return {~std::uint64_t{0}, chunk};
     const OpIndex running = static_cast<OpIndex>(gpu_ % op_count_);
-    const auto next = std::upper_bound(ops.begin(), ops.end(), running);
+    const auto next = std::ranges::upper_bound(ops, running);
     const std::uint64_t distance = next != ops.end() ? *next - running : op_count_ + ops.front() - running;
     return {gpu_ + distance, chunk};
   }

@@ -110,7 +110,7 @@ class SsdTrain final : public Policy {
       ++count;
     }
     for (std::vector<TensorId>& wanted : wanted_in_) {
-      std::stable_sort(wanted.begin(), wanted.end(), [this](TensorId a, TensorId b) {
+      std::ranges::stable_sort(wanted, [this](TensorId a, TensorId b) {
         return activations_[a].first_backward < activations_[b].first_backward;
       });
     }

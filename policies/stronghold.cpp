@@ -184,7 +184,7 @@ class StrongHold final : public Policy {
   bool in_window(TensorId tensor) const {
     for (std::uint64_t i = 0; running_ != none && i < window_; ++i) {
       const auto& parameters = slots_[(running_ + i) % slots_.size()].layer->parameters;
-      if (std::find(parameters.begin(), parameters.end(), tensor) != parameters.end()) return true;
+      if (std::ranges::find(parameters, tensor) != parameters.end()) return true;
     }
     return false;
   }

@@ -53,7 +53,7 @@ std::vector<std::uint64_t> ten_cache_buffers(std::span<const TensorClass> classe
   for (std::size_t i = 0; i < classes.size(); ++i) {
     const std::uint64_t goal =
         std::min(rule.at_least, rule.cap.empty() ? classes[i].tensors : std::min(classes[i].tensors, rule.cap[i]));
-    const std::size_t donor = static_cast<std::size_t>(std::max_element(counts.begin(), counts.end()) - counts.begin());
+    const std::size_t donor = static_cast<std::size_t>(std::ranges::max_element(counts) - counts.begin());
     if (counts[i] >= goal || donor == i) continue;
     const Bytes mine = classes[i].bytes, theirs = classes[donor].bytes;
     if (theirs % mine != 0 && mine % theirs != 0) continue;
@@ -368,8 +368,7 @@ double ParameterBuffers::divide(const View& view, const PrefetchTable& table, co
   for (const auto& [bytes, tensors] : histogram) sizes.push_back({bytes, tensors});
   class_of_.assign(trace.tensors.size(), none);
   for (const TensorId tensor : table.rows()) {
-    const auto less = [](const TensorClass& c, Bytes bytes) { return c.bytes < bytes; };
-    const auto found = std::lower_bound(sizes.begin(), sizes.end(), trace.tensors[tensor].bytes, less);
+    const auto found = std::ranges::lower_bound(sizes, trace.tensors[tensor].bytes, {}, &TensorClass::bytes);
     class_of_[tensor] = static_cast<std::uint32_t>(found - sizes.begin());
   }
   const Bytes gpu = view.memory.capacity(0), others = peak_besides_parameters(view);
@@ -419,7 +418,7 @@ void ParameterBuffers::shrink_cpu(TensorId same_size, const View& view, Leave le
     const bool gone = id == none || !view.memory.resident(id, cpu);
     if (!gone && from_cached && !view.memory.resident(id, 0)) continue;
     in_cpu_[tensor] = 0;
-    c.oldest.erase(std::find(c.oldest.begin(), c.oldest.end(), tensor));
+    c.oldest.erase(std::ranges::find(c.oldest, tensor));
     --c.cpu_used;
     if (!gone) leave(id);
   }

@@ -39,7 +39,7 @@ class TensilePlanner {
         gpu_(kernels_, trace, static_cast<Bytes>(static_cast<double>(machine.tiers[0].capacity) * limit), 0,
              granularity_),
         space_(kernels_, machine, bandwidth_) {
-    std::stable_sort(periods_.begin(), periods_.end(), [](const InactivePeriod& a, const InactivePeriod& b) {
+    std::ranges::stable_sort(periods_, [](const InactivePeriod& a, const InactivePeriod& b) {
       return a.bytes != b.bytes ? a.bytes > b.bytes : a.length_ns > b.length_ns;
     });
   }
@@ -109,18 +109,11 @@ class TensilePlanner {
   Hints hints_;
 };
 
-class Tensile final : public Policy {
+class Tensile final : public SwapPolicy {
  public:
   explicit Tensile(Options& options) {
-    layout_.chunk_bytes = 0;
     add_limit_option(options, limit_);
     add_chunk_option(options, layout_.chunk_bytes, true);
-  }
-
-  Layout layout(const MachineSpec& machine, const Program*) const override {
-    Layout layout = layout_;
-    layout.chunk_bytes = unit_that_moves(machine, layout.chunk_bytes);
-    return layout;
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
@@ -134,10 +127,6 @@ class Tensile final : public Policy {
     }
   }
 
-  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
-    if (!request.prefetch) coldest_victims(request, view, victims);
-  }
-
   void notes(std::vector<std::string>& notes) const override {
     if (!fits_) {
       notes.push_back(
@@ -147,7 +136,6 @@ class Tensile final : public Policy {
   }
 
  private:
-  Layout layout_;
   double limit_ = 1;
   bool fits_ = true;
   Hints hints_;

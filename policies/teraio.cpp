@@ -159,8 +159,7 @@ class TeraioPlanner {
       : kernels_(trace, schedule),
         periods_(inactive_periods(kernels_, trace)),
         ways_(trace, kernels_, machine, options) {
-    std::stable_sort(periods_.begin(), periods_.end(),
-                     [](const InactivePeriod& a, const InactivePeriod& b) { return a.bytes > b.bytes; });
+    std::ranges::stable_sort(periods_, std::greater<>(), &InactivePeriod::bytes);
   }
 
   const Kernels& kernels() const { return kernels_; }
@@ -217,11 +216,10 @@ class TeraioPlanner {
   std::vector<TeraioMigration> migrations_;
 };
 
-class Teraio final : public Policy {
+class Teraio final : public SwapPolicy {
  public:
   explicit Teraio(Options& options) {
     std::string benefit = "listing", copies = "exclusive";
-    layout_.chunk_bytes = 0;
     options.choice("benefit", benefit, {"listing", "text"},
                    "listing: size x time above the limit, over size; text: the excess that goes, over transfer time");
     options.bytes("cpu_memory", plan_options_.cpu_memory,
@@ -240,12 +238,6 @@ class Teraio final : public Policy {
     layout_.exclusive_copies = copies == "exclusive";
   }
 
-  Layout layout(const MachineSpec& machine, const Program*) const override {
-    Layout layout = layout_;
-    layout.chunk_bytes = unit_that_moves(machine, layout.chunk_bytes);
-    return layout;
-  }
-
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) make_plan(view);
     if (event.device != Device::gpu || destination_ == no_tier) return;
@@ -253,10 +245,6 @@ class Teraio final : public Policy {
     if (event.kind != EventKind::op_issued) return;
     if (event.op != none) hints_.give(event.op, view, actions);
     if (overflow_ == "ssd") evict_coldest_for(event, view, destination_, actions);
-  }
-
-  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
-    if (!request.prefetch) coldest_victims(request, view, victims);
   }
 
   void notes(std::vector<std::string>& notes) const override {
@@ -278,7 +266,7 @@ class Teraio final : public Policy {
     for (KernelIndex kernel = 0; kernel < kernels.count(); ++kernel) {
       next_op_[kernels.op_of(kernel)] = kernels.op_of(kernel + 1);
     }
-    std::stable_sort(plan.begin(), plan.end(), [](const TeraioMigration& a, const TeraioMigration& b) {
+    std::ranges::stable_sort(plan, [](const TeraioMigration& a, const TeraioMigration& b) {
       return a.use_at - a.prefetch_at < b.use_at - b.prefetch_at;  // of one kernel's prefetches, the most urgent first
     });
     hints_ = {};
@@ -303,7 +291,6 @@ class Teraio final : public Policy {
     }
   }
 
-  Layout layout_;
   std::string overflow_ = "ssd";
   TeraioOptions plan_options_;
   bool fits_ = true;

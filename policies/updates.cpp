@@ -76,8 +76,7 @@ void order_as_ready(const Trace& trace, std::vector<std::int32_t>& groups) {
     OpIndex& last = ready[op.group];
     for (const TensorId tensor : trace.reads(op)) last = std::max(last, written_by[tensor]);
   }
-  std::stable_sort(groups.begin(), groups.end(),
-                   [&ready](std::int32_t a, std::int32_t b) { return ready[a] < ready[b]; });
+  std::ranges::stable_sort(groups, [&ready](std::int32_t a, std::int32_t b) { return ready[a] < ready[b]; });
 }
 
 std::vector<SubGroup> sub_groups_of(const Trace& trace) {

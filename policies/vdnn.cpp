@@ -26,18 +26,12 @@ bool names_convolution(std::string_view name) {
   return std::search(name.begin(), name.end(), conv.begin(), conv.end(), same) != name.end();
 }
 
-class Vdnn final : public Policy {
+class Vdnn final : public SwapPolicy {
  public:
   explicit Vdnn(Options& options) {
     options.choice("offload", offload_, {"all", "conv"}, "the inputs of all layers, or of convolutions");
     options.flag("synchronise", synchronise_, "a layer starts when the copies of the one before are over");
-    add_chunk_option(options, chunk_bytes_, true);
-  }
-
-  Layout layout(const MachineSpec& machine, const Program*) const override {
-    Layout layout;
-    layout.chunk_bytes = unit_that_moves(machine, chunk_bytes_);
-    return layout;
+    add_chunk_option(options, layout_.chunk_bytes, true);
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
@@ -49,10 +43,6 @@ class Vdnn final : public Policy {
     if (layer == none || layers_[layer].first != event.op) return;
     if (layer > 0) end(layers_[layer - 1], event.op, view, actions);
     begin(layers_[layer], view, actions);
-  }
-
-  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
-    if (!request.prefetch) coldest_victims(request, view, victims);
   }
 
   void notes(std::vector<std::string>& notes) const override {
@@ -137,7 +127,7 @@ class Vdnn final : public Policy {
       for (const TensorId tensor : layers_[layer].inputs) needed_by = std::min(needed_by, journeys_[tensor].back);
       if (needed_by != none) all.push_back({needed_by, layer});
     }
-    std::stable_sort(all.begin(), all.end(), [](const Away& a, const Away& b) { return a.needed_by < b.needed_by; });
+    std::ranges::stable_sort(all, {}, &Away::needed_by);
     std::size_t next = 0;
     for (std::uint32_t i = 0; i < layers_.size(); ++i) {
       Layer& layer = layers_[i];
@@ -185,7 +175,6 @@ class Vdnn final : public Policy {
 
   std::string offload_ = "all";
   bool synchronise_ = true;
-  Bytes chunk_bytes_ = 0;
   bool convolutions_ = false;
   std::vector<Layer> layers_;            // in program order
   std::vector<std::uint32_t> layer_of_;  // by op; none: on the CPU

@@ -19,7 +19,6 @@
 // Where the schedule is not known (the first steps of a live program, or one that left its recorded order) ops fetch
 // what they miss and a module's end releases what it used.
 #include <algorithm>
-#include <limits>
 #include <span>
 
 #include "core/error.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
-#include <utility>
 
 #include "core/machine.h"
 #include "policies/footprint.h"
@@ -190,7 +189,7 @@ void CoarseTrace::each_chunk(Visit visit) const {
 
 bool CoarseTrace::has_storage() const {
   const auto stores = [](const Tier& tier) { return tier.kind == TierKind::nvme; };
-  return std::any_of(machine_.tiers.begin(), machine_.tiers.end(), stores);
+  return std::ranges::any_of(machine_.tiers, stores);
 }
 
 std::vector<std::uint8_t> CoarseTrace::refined(const std::vector<std::uint8_t>& tiers) const {

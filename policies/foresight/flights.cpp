@@ -40,8 +40,7 @@ void Flights::clear(std::size_t chunk_count) {
 }
 
 bool Flights::coming(ChunkId chunk, TierId to) const {
-  return std::any_of(flights_.begin(), flights_.end(),
-                     [chunk, to](const Flight& f) { return f.chunk == chunk && f.to == to; });
+  return std::ranges::any_of(flights_, [chunk, to](const Flight& f) { return f.chunk == chunk && f.to == to; });
 }
 
 Bytes Flights::between(TierId from, TierId to) const {

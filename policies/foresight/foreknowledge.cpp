@@ -45,7 +45,7 @@ void Foreknowledge::start(const View& view, Bytes chunk_bytes, bool forgets, con
 // From where the GPU is: the tensor's last use up to it says what comes next.
 NeededAt Foreknowledge::needed_from(TensorId tensor, OpIndex op, const View& view) const {
   const auto ops = view.schedule->ops_of(tensor);
-  const auto after = std::upper_bound(ops.begin(), ops.end(), op);
+  const auto after = std::ranges::upper_bound(ops, op);
   Needs needs = future.at_start(tensor);
   OpPlace from = places.gpu();
   if (places.begun()) {  // live, in the midst of an iteration
@@ -53,7 +53,7 @@ NeededAt Foreknowledge::needed_from(TensorId tensor, OpIndex op, const View& vie
     if (after != ops.begin()) {
       const OpIndex last = *std::prev(after);
       const auto uses = view.schedule->uses(last);
-      const auto use = std::find_if(uses.begin(), uses.end(), [&](const Use& u) { return u.tensor == tensor; });
+      const auto use = std::ranges::find(uses, tensor, &Use::tensor);
       needs = future.after(last, static_cast<std::size_t>(use - uses.begin()));
       from = places.gpu() - (op - last);
     }

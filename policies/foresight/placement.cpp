@@ -4,7 +4,6 @@
 #include <array>
 #include <limits>
 #include <map>
-#include <utility>
 
 #include "core/cpu_op.h"
 #include "policies/footprint.h"
@@ -17,7 +16,7 @@ namespace {
 
 bool writes_what_persists(const Trace& trace, const Op& op) {
   const auto writes = trace.writes(op);
-  return std::any_of(writes.begin(), writes.end(), [&](TensorId id) { return trace.tensors[id].persistent; });
+  return std::ranges::any_of(writes, [&](TensorId id) { return trace.tensors[id].persistent; });
 }
 
 // The roles of persistent tensors that ops of the CPU read.
@@ -65,7 +64,7 @@ std::vector<std::uint8_t> start_in_both(const Trace& trace, const MachineSpec& m
     first_chunk.push_back(first_chunk.back() + chunks_of(trace.tensors[tensor]));
   }
   std::erase_if(wishes, [&](const Wish& wish) { return !trace.tensors[wish.tensor].persistent; });
-  std::stable_sort(wishes.begin(), wishes.end(), [](const Wish& a, const Wish& b) {
+  std::ranges::stable_sort(wishes, [](const Wish& a, const Wish& b) {
     return a.rank != b.rank ? a.rank < b.rank : a.first_use > b.first_use;
   });
   const auto share = [&](TierId tier) { return machine.tiers[tier].capacity / 20 * 19; };
@@ -266,7 +265,7 @@ void place_norms(const Trace& trace, std::vector<Device>& devices) {
     const Op& op = trace.ops[index];
     if (devices[index] != Device::gpu || !is_update(trace, op) || writes_what_persists(trace, op)) continue;
     const auto reads = trace.reads(op);
-    if (!reads.empty() && std::all_of(reads.begin(), reads.end(), [&](TensorId id) { return goes_down[id]; }))
+    if (!reads.empty() && std::ranges::all_of(reads, [&](TensorId id) { return goes_down[id]; }))
       devices[index] = Device::cpu;
   }
 }
@@ -291,7 +290,7 @@ void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups) {
     OpIndex& first = needed.try_emplace(op.group, none).first->second;
     for (const TensorId tensor : trace.writes(op)) first = std::min(first, first_read[tensor]);
   }
-  std::stable_sort(groups.begin(), groups.end(), [&](std::int32_t a, std::int32_t b) { return needed[a] < needed[b]; });
+  std::ranges::stable_sort(groups, [&](std::int32_t a, std::int32_t b) { return needed[a] < needed[b]; });
 }
 
 bool is_mostly_read(const Trace& trace) {
@@ -310,8 +309,7 @@ bool may_share_updates(const Trace& trace, const MachineSpec& machine) {
   if (host == no_tier || machine.cpu.adam_parameters_per_second <= 0) return false;
   if (machine.link_between(host, 0) == no_link || machine.link_between(0, host) == no_link) return false;
   const auto update = [&](const Op& op) { return is_update(trace, op); };
-  return std::any_of(trace.ops.begin(), trace.ops.end(), update) &&
-         !std::all_of(trace.ops.begin(), trace.ops.end(), update);
+  return std::ranges::any_of(trace.ops, update) && !std::ranges::all_of(trace.ops, update);
 }
 
 bool is_tight_for_updates(const Trace& trace, const MachineSpec& machine) {

@@ -16,7 +16,7 @@ OpPlaces::OpPlaces(const Trace& trace, OpIndex at) : op_count_(trace.ops.size())
 void OpPlaces::find_slower() {
   slower_ = gpu_;
   if (cpu_ops_.empty()) return;
-  const auto next = std::upper_bound(cpu_ops_.begin(), cpu_ops_.end(), index(cpu_));
+  const auto next = std::ranges::upper_bound(cpu_ops_, index(cpu_));
   slower_ = std::min(gpu_, following(cpu_, next == cpu_ops_.end() ? cpu_ops_.front() : *next) - 1);
 }
 

@@ -79,7 +79,7 @@ void ForesightPlanner::search_shares(double finest) {
 
 void ForesightPlanner::search_order() {
   const std::vector<Op>& ops = trials_.trace().trace().ops;
-  if (std::none_of(ops.begin(), ops.end(), [](const Op& op) { return op.reorderable; })) return;
+  if (std::ranges::none_of(ops, [](const Op& op) { return op.reorderable; })) return;
   ForesightPlan plan = best_;
   plan.latest_first = !plan.latest_first;
   attempt(plan, plan.latest_first ? "sub-groups that are needed last first" : "sub-groups that are needed first first");

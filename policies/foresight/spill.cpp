@@ -12,7 +12,7 @@ bool sees(const Seen& seen, OpIndex op) { return !seen.gpu_only || seen.devices[
 
 std::size_t place_of(const Schedule& schedule, OpIndex op, TensorId tensor) {
   const auto uses = schedule.uses(op);
-  const auto found = std::find_if(uses.begin(), uses.end(), [tensor](const Use& use) { return use.tensor == tensor; });
+  const auto found = std::ranges::find(uses, tensor, &Use::tensor);
   return static_cast<std::size_t>(found - uses.begin());
 }
 
@@ -20,7 +20,7 @@ std::size_t place_of(const Schedule& schedule, OpIndex op, TensorId tensor) {
 bool replaced_between(const Seen& seen, TensorId tensor, OpIndex from, OpIndex to) {
   if (!seen.gpu_only) return false;
   const auto ops = seen.schedule.ops_of(tensor);
-  return std::any_of(ops.begin(), ops.end(), [&](OpIndex op) {
+  return std::ranges::any_of(ops, [&](OpIndex op) {
     const bool between = from < to ? from < op && op < to : op > from || op < to;
     return between && !sees(seen, op) && seen.schedule.uses(op)[place_of(seen.schedule, op, tensor)].write;
   });
@@ -83,7 +83,7 @@ std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity) {
         (costs_a_write ? period.length_ns / 2 : period.length_ns) + (read ? 0 : 2 * seen.clock_ns.back());
     periods.push_back({length_ns, period, first_use[from] + place_of(seen.schedule, from, period.tensor)});
   }
-  std::sort(periods.begin(), periods.end(), [](const Period& a, const Period& b) {
+  std::ranges::sort(periods, [](const Period& a, const Period& b) {
     return a.length_ns != b.length_ns ? a.length_ns < b.length_ns : a.use > b.use;
   });
   RangePeaks memory(used_by);

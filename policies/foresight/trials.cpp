@@ -23,7 +23,7 @@ void ForesightTrials::on(const CoarseTrace& trace) {
 
 Rehearsal ForesightTrials::run(const ForesightPlan& plan, Length length, Nanoseconds least_ns) {
   const auto alike = [&plan](const ForesightPlan& other) { return decides_the_same(plan, other); };
-  if (std::any_of(too_slow_.begin(), too_slow_.end(), alike)) {
+  if (std::ranges::any_of(too_slow_, alike)) {
     ++events_;  // a search that finds nothing new ends all the same
     return {};
   }

@@ -24,7 +24,7 @@ Ways::Ways(const MachineSpec& machine) : cpu(machine.tier_of(Device::cpu)), tier
     if (machine.tiers[tier].kind != TierKind::nvme) continue;
     stores.push_back({.tier = tier, .by_gpu = joined(0, tier), .by_cpu = joined(cpu, tier), .read = {}});
   }
-  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::ranges::stable_sort(found, std::greater<>(), &decltype(found)::value_type::first);
   for (const auto& [bandwidth, tier] : found) sources.push_back(tier);
 }
 

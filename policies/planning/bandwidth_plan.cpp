@@ -35,7 +35,7 @@ BandwidthPlan::BandwidthPlan(const Kernels& kernels, const MachineSpec& machine)
         for (const std::uint8_t resource : link.uses) {
           const std::size_t part = machine.links.size() + resource;
           path.bandwidth = std::min(path.bandwidth, machine.resources[resource].bandwidth);
-          if (std::find(path.parts.begin(), path.parts.end(), part) == path.parts.end()) path.parts.push_back(part);
+          if (std::ranges::find(path.parts, part) == path.parts.end()) path.parts.push_back(part);
         }
       }
       if (path.bandwidth == 0) continue;

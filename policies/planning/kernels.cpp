@@ -49,7 +49,7 @@ Kernels::Kernels(const Schedule& schedule, std::vector<OpIndex> of, std::vector<
 KernelIndex Kernels::at_time(Nanoseconds time_ns) const {
   const Nanoseconds iteration_ns = starts_ns.back();
   if (iteration_ns == 0) return 0;
-  const auto after = std::upper_bound(starts_ns.begin(), starts_ns.end(), time_ns % iteration_ns);
+  const auto after = std::ranges::upper_bound(starts_ns, time_ns % iteration_ns);
   return time_ns / iteration_ns * count() + (after - starts_ns.begin()) - 1;
 }
 

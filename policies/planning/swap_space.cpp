@@ -21,7 +21,7 @@ TierId SwapSpace::tier_for(const InactivePeriod& period) const {
 }
 
 void SwapSpace::take(const InactivePeriod& period, TierId tier) {
-  const std::size_t i = static_cast<std::size_t>(std::find(tiers_.begin(), tiers_.end(), tier) - tiers_.begin());
+  const std::size_t i = static_cast<std::size_t>(std::ranges::find(tiers_, tier) - tiers_.begin());
   used_[i].add(period.begin, period.end, static_cast<std::int64_t>(period.bytes));
 }
 

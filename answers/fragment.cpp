@@ -92,19 +92,10 @@ FragmentAdviceAnswer advice_answer(const FragmentAdvice& advice, std::optional<B
 }
 
 std::string map_column(const AddressMap& map, std::uint32_t column) {
+  const auto begin = map.cells.begin() + std::ptrdiff_t{column} * map.rows;
   std::string cells;
-  for (std::uint32_t row = 0; row < map.rows; ++row) {
-    switch (map.cells[std::size_t{column} * map.rows + row]) {
-      case AddressMap::Cell::in_use:
-        cells += '0';
-        break;
-      case AddressMap::Cell::free:
-        cells += '1';
-        break;
-      case AddressMap::Cell::not_reserved:
-        cells += ' ';
-        break;
-    }
+  for (auto cell = begin; cell != begin + map.rows; ++cell) {
+    cells += *cell == AddressMap::Cell::in_use ? '0' : *cell == AddressMap::Cell::free ? '1' : ' ';
   }
   return cells;
 }

@@ -48,7 +48,7 @@ const std::vector<Made>& all_questions() {
 
 bool has_values(const Json& value) {
   return value.is_array() && !value.empty() &&
-         std::all_of(value.begin(), value.end(), [](const Json& text) { return text.is_string(); });
+         std::ranges::all_of(value, [](const Json& text) { return text.is_string(); });
 }
 
 // Of any of these questions.

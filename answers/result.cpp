@@ -302,10 +302,6 @@ ResultAnswer result_answer(const Workload& workload, const Outcome& outcome, con
   return answer;
 }
 
-Json result_json(const Workload& workload, const Outcome& outcome, const References& references) {
-  return to_json_of(result_answer(workload, outcome, references));
-}
-
 std::string trace_title(const Workload& workload) {
   const TraceHeader& header = workload.trace->header;
   std::string title =

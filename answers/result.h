@@ -215,7 +215,6 @@ BOOST_DESCRIBE_STRUCT(ResultAnswer, (UntimedResult), (timing, binding, measured,
 
 // Without an interval. Deterministic but for `timing`.
 ResultAnswer result_answer(const Workload& workload, const Outcome& outcome, const References& references);
-Json result_json(const Workload& workload, const Outcome& outcome, const References& references);
 
 // The lower bound as a row of `compare --json`: a result of this policy name, of which only the time is known.
 inline constexpr const char* bound_row = "bound";

@@ -144,9 +144,8 @@ std::string choice_lines(const std::string& name, const std::vector<SweepRow>& r
   for (const std::size_t i : tied_rows(rows, best, ties, cost)) {
     margin = std::max(margin, tie_margin(rows[best], rows[i]));
     Line line{machine_text(rows[i]), policy_text(rows[i], varying), figures(rows[i])};
-    const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& other) {
-      return other.machine == line.machine && other.figures == line.figures;
-    });
+    const auto same = std::ranges::find_if(
+        lines, [&](const Line& other) { return other.machine == line.machine && other.figures == line.figures; });
     if (same == lines.end()) {
       lines.push_back(std::move(line));
     } else {
@@ -168,17 +167,16 @@ std::string row_table(const std::vector<SweepRow>& rows, const Advice& advice, c
                       std::size_t top) {
   std::vector<std::string> header = {"machine",    "policy",      "",     "iteration", "× ideal", "$/h",
                                      "$/1000 it.", "$/1M tokens", "GPUs", "waits for"};
-  const bool has_spot = std::any_of(advice.fitting.begin(), advice.fitting.end(),
-                                    [&](std::size_t i) { return rows[i].spot_usd_per_hour.has_value(); });
+  const bool has_spot =
+      std::ranges::any_of(advice.fitting, [&](std::size_t i) { return rows[i].spot_usd_per_hour.has_value(); });
   if (has_spot) header.insert(header.begin() + 8, {"spot $/h", "spot $/1000 it."});
-  const bool generates = std::any_of(advice.fitting.begin(), advice.fitting.end(), [&](std::size_t i) {
+  const bool generates = std::ranges::any_of(advice.fitting, [&](std::size_t i) {
     return rows[i].time_to_first_token_seconds || rows[i].time_per_output_token_seconds;
   });
   if (generates) header.insert(header.begin() + 4, {"tokens/s", "TTFT", "TPOT"});
   // Where all rows are alike in it, a sentence says so below.
-  const bool validity_varies = std::any_of(advice.fitting.begin(), advice.fitting.end(), [&](std::size_t i) {
-    return validity_of(rows[i]) != validity_of(rows[advice.fitting.front()]);
-  });
+  const bool validity_varies = std::ranges::any_of(
+      advice.fitting, [&](std::size_t i) { return validity_of(rows[i]) != validity_of(rows[advice.fitting.front()]); });
   if (validity_varies) header.push_back("validity");
   Table table(header);
   bool any_ties = false, any_below = false;
@@ -245,8 +243,7 @@ std::string in_full(const std::vector<SweepRow>& rows, const Advice& advice, con
 std::string in_short(const std::vector<SweepRow>& rows, const std::vector<Advice>& advice,
                      const VaryingOptions& varying, double budget) {
   std::vector<std::string> header = {"workload", "fit", "cheapest that fits", "$/1000 it.", "fastest", "iteration"};
-  const bool has_spot =
-      std::any_of(advice.begin(), advice.end(), [](const Advice& of) { return of.cheapest_on_spot.has_value(); });
+  const bool has_spot = std::ranges::any_of(advice, [](const Advice& of) { return of.cheapest_on_spot.has_value(); });
   if (has_spot) header.insert(header.begin() + 4, {"cheapest on spot", "spot $/1000 it."});
   if (budget > 0) header.insert(header.end(), {fmt::format("fastest under {:.4g} $/h", budget), "iteration"});
   Table table(header);
@@ -267,7 +264,7 @@ std::string in_short(const std::vector<SweepRow>& rows, const std::vector<Advice
     if (budget > 0) add(of.in_budget, of.in_budget_ties, false, &SweepRow::usd_per_iteration);
     table.add(std::move(cells));
   }
-  const bool any_ties = std::any_of(advice.begin(), advice.end(), [](const Advice& of) {
+  const bool any_ties = std::ranges::any_of(advice, [](const Advice& of) {
     return !of.cheapest_ties.empty() || !of.fastest_ties.empty() || !of.in_budget_ties.empty() ||
            !of.cheapest_on_spot_ties.empty();
   });
@@ -350,7 +347,7 @@ std::string reasons_text(const std::vector<SweepRow>& rows) {
   if (misfits == 0) return "";
   std::vector<std::pair<std::size_t, std::string>> sorted;
   for (const auto& [reason, count] : counts) sorted.emplace_back(count, reason);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::ranges::stable_sort(sorted, std::greater<>(), &decltype(sorted)::value_type::first);
   std::string text = fmt::format("{} of {} do not fit, or are refused:\n", misfits, all);
   for (std::size_t i = 0; i < std::min(most_reasons, sorted.size()); ++i) {
     text += fmt::format("  {:>6}  {}\n", sorted[i].first, printable(sorted[i].second));

@@ -123,7 +123,7 @@ class RankBound {
     for (const NeededWindow& window : together.windows) {
       if (window.need != 0) excess_ns[window.need] += window.ns - window.first_ns;
     }
-    const auto most = std::max_element(excess_ns.begin(), excess_ns.end());
+    const auto most = std::ranges::max_element(excess_ns);
     if (*most <= 0) return;
     const auto as_recorded = [&](std::vector<BoundWindow>& windows) {
       const auto count = static_cast<OpIndex>(trace_.trace->ops.size());
@@ -175,7 +175,7 @@ class RankBound {
     // Sums of quotients: what rounding may have added goes.
     const double seconds = together.ns * (1 - 1e-12) * 1e-9;
     if (seconds > bound.seconds) {
-      const auto most = std::max_element(excess_ns.begin(), excess_ns.end());
+      const auto most = std::ranges::max_element(excess_ns);
       const auto need = static_cast<std::size_t>(most - excess_ns.begin());
       bind(bound, *most > 0 ? with_windows(need, together) : bound.terms.front(), seconds);
     }
@@ -211,7 +211,7 @@ class RankBound {
     const LateDemand late = late_demand(trace_, machine_);
     for (const Need& need : needs_) {
       if (need.name.empty()) continue;
-      const bool with_cpu = std::find(need.inside.begin(), need.inside.end(), cpu) != need.inside.end();
+      const bool with_cpu = std::ranges::find(need.inside, cpu) != need.inside.end();
       if (!with_cpu && !trace_.late.empty()) continue;
       const std::vector<double>&in = rounds ? late.round_in : late.in, &out = rounds ? late.round_out : late.out;
       double most = 0;
@@ -309,8 +309,8 @@ class RankBound {
       needed.push_back(op.needed_ns);
     }
     if (ready.empty()) return;
-    std::sort(ready.begin(), ready.end());
-    std::sort(needed.begin(), needed.end());
+    std::ranges::sort(ready);
+    std::ranges::sort(needed);
     CpuSide mean{.of_movable = std::vector<double>(trace_.movable.size(), 0)};
     constexpr std::array<double, 4> shares = {0.25, 0.5, 0.75, 1};
     for (const double share : shares) {
@@ -449,7 +449,7 @@ class RankBound {
             .term = needs_[window.need].name};
   }
   static void sort_windows(std::vector<BoundWindow>& windows) {
-    std::stable_sort(windows.begin(), windows.end(), [](const BoundWindow& a, const BoundWindow& b) {
+    std::ranges::stable_sort(windows, [](const BoundWindow& a, const BoundWindow& b) {
       return a.seconds - a.compute_seconds > b.seconds - b.compute_seconds;
     });
   }

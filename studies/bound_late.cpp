@@ -1,7 +1,6 @@
 #include "studies/bound_late.h"
 
 #include <algorithm>
-#include <limits>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -235,15 +234,15 @@ class Rounds {
 
   // The first place later than this time, or not earlier.
   std::size_t place_after(double ns) const {
-    return static_cast<std::size_t>(std::upper_bound(begins_ns_.begin(), begins_ns_.end(), ns) - begins_ns_.begin());
+    return static_cast<std::size_t>(std::ranges::upper_bound(begins_ns_, ns) - begins_ns_.begin());
   }
   std::size_t place_at(double ns) const {
-    return static_cast<std::size_t>(std::lower_bound(begins_ns_.begin(), begins_ns_.end(), ns) - begins_ns_.begin());
+    return static_cast<std::size_t>(std::ranges::lower_bound(begins_ns_, ns) - begins_ns_.begin());
   }
 
   // By place: of each tensor once, however many spans it has there.
   std::vector<double> bytes(std::vector<Stretch>& spans) const {
-    std::sort(spans.begin(), spans.end(), [](const Stretch& a, const Stretch& b) {
+    std::ranges::sort(spans, [](const Stretch& a, const Stretch& b) {
       return std::tie(a.tensor, a.begin) < std::tie(b.tensor, b.begin);
     });
     std::vector<double> result(of_.units.size() + 1, 0);

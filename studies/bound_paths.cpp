@@ -9,8 +9,8 @@ namespace {
 constexpr std::size_t most_resources_together = 10;
 
 bool uses_any(const Link& link, std::uint64_t resources) {
-  return std::any_of(link.uses.begin(), link.uses.end(),
-                     [resources](std::uint8_t resource) { return (resources >> resource & 1) != 0; });
+  return std::ranges::any_of(link.uses,
+                             [resources](std::uint8_t resource) { return (resources >> resource & 1) != 0; });
 }
 
 double rate_of(const Link& link, bool sustained) {
@@ -23,8 +23,7 @@ double most_together(const MachineSpec& machine, const std::vector<LinkId>& link
   std::vector<std::uint8_t> resources;
   for (const LinkId link : links) {
     for (const std::uint8_t resource : machine.links[link].uses) {
-      if (resource < 64 && std::find(resources.begin(), resources.end(), resource) == resources.end())
-        resources.push_back(resource);
+      if (resource < 64 && std::ranges::find(resources, resource) == resources.end()) resources.push_back(resource);
     }
   }
   const std::size_t count = resources.size();

@@ -32,9 +32,8 @@ struct GpuUse {
 };
 
 bool waits_for_gpu(std::span<const Use> uses, const std::vector<GpuUse>& by_gpu) {
-  return std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
-    return by_gpu[use.tensor].written || (use.write && by_gpu[use.tensor].read);
-  });
+  return std::ranges::any_of(
+      uses, [&](const Use& use) { return by_gpu[use.tensor].written || (use.write && by_gpu[use.tensor].read); });
 }
 
 // The longest chain that leads round the iteration once: fixed GPU ops from f to g, then fixed CPU ops from c, which

@@ -181,8 +181,7 @@ CutTrace cut(const BoundTrace& trace, BoundCuts cuts, std::span<const Crossed> c
 
 std::vector<DemandChange> in_order(std::vector<DemandChange> changes) {
   const auto key = [](const DemandChange& change) { return std::tuple(change.end, change.begin, change.later); };
-  std::sort(changes.begin(), changes.end(),
-            [&](const DemandChange& a, const DemandChange& b) { return key(a) < key(b); });
+  std::ranges::sort(changes, [&](const DemandChange& a, const DemandChange& b) { return key(a) < key(b); });
   std::vector<DemandChange> result;
   for (const DemandChange& change : changes) {
     if (!result.empty() && key(result.back()) == key(change)) {

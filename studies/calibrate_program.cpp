@@ -90,7 +90,7 @@ Simulated simulate_program(const Trace& trace, const MachineSpec& machine) {
   EngineOptions options;
   options.timeline = &timeline;
   const RunResult result = simulate(program, machine, *policy.policy, {}, std::move(options));
-  const auto copies = std::count_if(timeline.spans.begin(), timeline.spans.end(), [&](const Span& span) {
+  const auto copies = std::ranges::count_if(timeline.spans, [&](const Span& span) {
     return span.kind == SpanKind::transfer && span.iteration + 1 == result.iterations;
   });
   return {result.iteration_seconds(), static_cast<double>(copies)};

@@ -137,11 +137,7 @@ Outcome try_policy(const Trace& trace, const MachineSpec& machine, const std::st
   try {
     return run_policy(trace, machine, policy, settings, within, recorders);
   } catch (const Error& error) {
-    Outcome refused;
-    refused.policy = policy;
-    refused.result.fits = false;
-    refused.result.misfit = error.what();
-    return refused;
+    return refused(policy, error);
   }
 }
 

@@ -124,8 +124,7 @@ std::vector<Influence> influences_on(const std::vector<double>& outcome,
     const double share = explained_share(causes, effects);
     if (share >= smallest_share) influences.push_back({figure, share});
   }
-  std::stable_sort(influences.begin(), influences.end(),
-                   [](const Influence& a, const Influence& b) { return a.share > b.share; });
+  std::ranges::stable_sort(influences, std::greater<>(), &Influence::share);
   return influences;
 }
 
@@ -140,15 +139,15 @@ std::pair<std::size_t, std::size_t> count_fastest(std::vector<Interval>& policie
   }
   std::vector<std::size_t> order(policies.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return policies[a].fastest > policies[b].fastest; });
+  std::ranges::stable_sort(order,
+                           [&](std::size_t a, std::size_t b) { return policies[a].fastest > policies[b].fastest; });
   return {order[0], order[std::min<std::size_t>(1, order.size() - 1)]};
 }
 
 }  // namespace
 
 double percentile(std::vector<double> values, std::uint64_t percent) {
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const std::uint64_t rank = (values.size() * percent + 99) / 100;
   return values[std::max<std::uint64_t>(rank, 1) - 1];
 }
@@ -158,8 +157,7 @@ MachineSampler::MachineSampler(const MachineSpec& machine) : machine_(machine) {
   for (std::size_t rank = 0; rank < machine.rank_count(); ++rank) {
     MachineSpec spec = machine.of_rank(rank);
     for (const FigureReference& figure : figures_of(spec)) {
-      const auto fact = std::find_if(spec.facts.begin(), spec.facts.end(),
-                                     [&](const Fact& candidate) { return candidate.path == figure.path; });
+      const auto fact = std::ranges::find(spec.facts, figure.path, &Fact::path);
       if (fact == spec.facts.end() || is_unlimited(figure.value) || value_of(figure.value) == 0) continue;
       const auto key = std::make_tuple(figure.kind, value_of(figure.value), fact->confidence, fact->spread);
       const auto [at, is_new] = known.emplace(key, figures_.size());
@@ -167,7 +165,7 @@ MachineSampler::MachineSampler(const MachineSpec& machine) : machine_(machine) {
       std::vector<std::string>& paths = figures_[at->second].paths;
       // Ranks that differ are told apart.
       const std::string path = rank == 0 ? figure.path : fmt::format("ranks.{}.{}", rank, figure.path);
-      const bool stands_there = std::find(paths.begin(), paths.end(), figure.path) != paths.end();
+      const bool stands_there = std::ranges::find(paths, figure.path) != paths.end();
       if (!stands_there) paths.push_back(path);
     }
   }
@@ -198,8 +196,8 @@ MachineSpec MachineSampler::machine(const std::vector<double>& factors) const {
       std::size_t index = 0, common_index = 0;
       for (; index < figures_.size(); ++index) {
         const std::vector<std::string>& paths = figures_[index].paths;
-        if (rank > 0 && std::find(paths.begin(), paths.end(), own_path) != paths.end()) break;
-        if (std::find(paths.begin(), paths.end(), figure.path) != paths.end()) {
+        if (rank > 0 && std::ranges::find(paths, own_path) != paths.end()) break;
+        if (std::ranges::find(paths, figure.path) != paths.end()) {
           common = &figures_[index];
           common_index = index;
         }
@@ -216,8 +214,7 @@ MachineSpec MachineSampler::machine(const std::vector<double>& factors) const {
 }
 
 std::uint64_t Interval::misfits() const {
-  return static_cast<std::uint64_t>(
-      std::count_if(seconds.begin(), seconds.end(), [](double value) { return !std::isfinite(value); }));
+  return static_cast<std::uint64_t>(std::ranges::count_if(seconds, [](double value) { return !std::isfinite(value); }));
 }
 
 double explained_share(const std::vector<double>& a, const std::vector<double>& b) {
@@ -242,9 +239,9 @@ std::string Intervals::name_of(const Influence& influence) const {
 
 std::string Intervals::drawn() const {
   const auto of_kernels = [](const UncertainFigure& figure) { return figure.of_kernels; };
-  if (std::none_of(figures.begin(), figures.end(), of_kernels)) return "the machine's figures";
-  return std::all_of(figures.begin(), figures.end(), of_kernels) ? "modelled GPU times"
-                                                                 : "the machine's figures and modelled GPU times";
+  if (std::ranges::none_of(figures, of_kernels)) return "the machine's figures";
+  return std::ranges::all_of(figures, of_kernels) ? "modelled GPU times"
+                                                  : "the machine's figures and modelled GPU times";
 }
 
 Intervals sample_intervals(const Workload& workload, const std::vector<Sampled>& policies, const SampleOptions& options,

@@ -134,4 +134,12 @@ double References::bound_of(const RunResult& result) const {
   return least_seconds(bound_seconds, *any_run_bound_seconds, result.steady, result.period);
 }
 
+Outcome refused(const std::string& policy, const Error& error) {
+  Outcome outcome;
+  outcome.policy = policy;
+  outcome.result.fits = false;
+  outcome.result.misfit = error.what();
+  return outcome;
+}
+
 }  // namespace tencache

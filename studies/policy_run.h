@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/engine/engine.h"
+#include "core/error.h"
 #include "core/fault_plan.h"
 #include "core/machine_spec.h"
 #include "core/trace.h"
@@ -35,6 +36,9 @@ struct Outcome {
   FaultCounts faults{};                        // that were injected
   double seconds = 0;                          // that the tool took, where the caller has a clock
 };
+
+// Of what was refused: it does not fit, for that reason.
+Outcome refused(const std::string& policy, const Error& error);
 
 // What a simulation writes beside its result, and what disturbs it; each if set.
 struct Recorders {

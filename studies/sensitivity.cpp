@@ -162,7 +162,7 @@ SensitivityResult analyse_sensitivity(const SensitivityRequest& request) {
   TENCACHE_CHECK(request.trace != nullptr && request.machine != nullptr);
   TENCACHE_CHECK(!request.axes.empty() && request.axes.size() <= 2);
   for (const SensitivityAxis& axis : request.axes) {
-    TENCACHE_CHECK(!axis.values.empty() && std::is_sorted(axis.values.begin(), axis.values.end()));
+    TENCACHE_CHECK(!axis.values.empty() && std::ranges::is_sorted(axis.values));
   }
   return Analysis(request).run();
 }

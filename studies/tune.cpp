@@ -19,7 +19,7 @@ using Point = KnobSpace::Point;
 
 double median(std::vector<double> values) {
   if (values.empty()) return infinite;
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const std::size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
@@ -435,7 +435,7 @@ bool ties(const Candidate& a, const Candidate& b, double tie) {
   }
   if (std::fabs(median(ratios) - 1) <= tie) return true;
   if (copies == 1) return false;
-  std::sort(ratios.begin(), ratios.end());
+  std::ranges::sort(ratios);
   const std::size_t cut = copies / 20;  // a twentieth at either end
   return ratios[cut] <= 1 && ratios[copies - 1 - cut] >= 1;
 }

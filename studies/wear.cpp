@@ -17,8 +17,8 @@ std::uint32_t shared_ssds(const MachineSpec& machine, TierId tier) {
   for (const Link& link : machine.links) {
     if (!written_by(link, tier)) continue;
     for (const std::uint8_t resource : link.uses) {
-      const bool storage_only = std::all_of(machine.links.begin(), machine.links.end(), [&](const Link& other) {
-        const bool uses = std::find(other.uses.begin(), other.uses.end(), resource) != other.uses.end();
+      const bool storage_only = std::ranges::all_of(machine.links, [&](const Link& other) {
+        const bool uses = std::ranges::find(other.uses, resource) != other.uses.end();
         return !uses || other.to == tier || other.from == tier;
       });
       if (storage_only && machine.resources[resource].shared != none) return machine.resources[resource].shared;

@@ -1,7 +1,5 @@
 #include "studies/workload.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -14,6 +12,7 @@
 #include "core/error.h"
 #include "core/parse_number.h"
 #include "core/remark.h"
+#include "core/split.h"
 #include "core/text.h"
 #include "policies/registry.h"
 #include "studies/machine_parameter.h"
@@ -26,8 +25,7 @@ namespace {
 
 // For the machine's GPU unless the settings name another.
 Trace generate_for(GenerateSettings settings, const MachineSpec& machine) {
-  const bool named =
-      std::any_of(settings.begin(), settings.end(), [](const auto& entry) { return entry.first == "gpu"; });
+  const bool named = std::ranges::any_of(settings, [](const auto& entry) { return entry.first == "gpu"; });
   if (!named && !machine.gpu.empty()) settings.emplace_back("gpu", machine.gpu);
   return generate_trace(settings);
 }
@@ -197,11 +195,7 @@ Outcome simulate_or_refuse(const Workload& workload, const std::string& policy,
   try {
     return simulate_policy(workload, policy, settings, {.faults = faults});
   } catch (const Error& error) {
-    Outcome refused;
-    refused.policy = policy;
-    refused.result.fits = false;
-    refused.result.misfit = error.what();
-    return refused;
+    return refused(policy, error);
   }
 }
 
@@ -210,17 +204,13 @@ std::vector<std::string> policies_named(const std::string& list) {
   for (const PolicyInfo& info : list_policies()) valid.push_back(info.name);
   if (list == "all") return valid;
   std::vector<std::string> names;
-  std::size_t begin = 0;
-  while (begin <= list.size()) {
-    const std::size_t comma = std::min(list.find(',', begin), list.size());
-    const std::string name = list.substr(begin, comma - begin);
+  for (const std::string& name : split(list)) {
     if (name.empty()) throw Error("'" + list + "' has an empty name; write policies with one comma between them");
     if (name == "bound") throw Error("'bound' is no policy: the lower bound is a row of every table; see also `bound`");
-    if (std::find(valid.begin(), valid.end(), name) == valid.end()) {
+    if (std::ranges::find(valid, name) == valid.end()) {
       throw Error("unknown policy '" + name + "'; valid names are " + join(valid) + ", or all");
     }
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-    begin = comma + 1;
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
   return names;
 }

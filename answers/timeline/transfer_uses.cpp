@@ -24,7 +24,7 @@ void for_each_first_use(const Timeline& timeline, const MachineSpec& machine, co
     if (span.kind == SpanKind::op && span.op < trace.ops.size()) steps.push_back({span.start_ns, i, true});
     if (span.kind == SpanKind::transfer && span.tensor < trace.tensors.size()) steps.push_back({span.end_ns, i, false});
   }
-  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
+  std::ranges::sort(steps, [](const Step& a, const Step& b) {
     return std::tie(a.time_ns, a.op, a.span) < std::tie(b.time_ns, b.op, b.span);
   });
   const Schedule schedule(trace);

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <link.h>
 
-#include <cstdint>
 #include <cstring>
 #include <string_view>
 

@@ -71,7 +71,7 @@ double slowdown_of_interruptions(double mean_seconds_between_interruptions, doub
 std::vector<bool> pareto_front(std::span<const TimeAndCost> points) {
   std::vector<std::size_t> order(points.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+  std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
     if (points[a].seconds != points[b].seconds) return points[a].seconds < points[b].seconds;
     return points[a].usd < points[b].usd;
   });

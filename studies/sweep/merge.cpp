@@ -50,8 +50,7 @@ Merge merge_sweeps(const std::vector<std::string>& paths) {
     }
   }
   for (auto& [key, row] : rows) merge.results.rows.push_back(std::move(row));
-  std::sort(merge.results.rows.begin(), merge.results.rows.end(),
-            [](const SweepRow& a, const SweepRow& b) { return a.position < b.position; });
+  std::ranges::sort(merge.results.rows, {}, &SweepRow::position);
   mark_fronts(merge.results.rows);
   const std::string combinations = about(merge.results, "combinations");
   if (!combinations.empty()) {
@@ -60,8 +59,8 @@ Merge merge_sweeps(const std::vector<std::string>& paths) {
     // What is said to people leaves out the ideal, as all tables do.
     const std::string ideals = about(merge.results, "ideal_combinations");
     merge.combinations = all - (ideals.empty() ? 0 : std::stoull(ideals));
-    const auto there = std::count_if(merge.results.rows.begin(), merge.results.rows.end(),
-                                     [&](const SweepRow& row) { return ideals.empty() || row.policy != "ideal"; });
+    const auto there = std::ranges::count_if(
+        merge.results.rows, [&](const SweepRow& row) { return ideals.empty() || row.policy != "ideal"; });
     merge.missing = merge.combinations - static_cast<std::uint64_t>(there);
   }
   return merge;

@@ -26,7 +26,7 @@ bool ties(const SweepRow& a, const SweepRow& b) {
 
 void sort_by_cost(std::vector<std::size_t>& ties, const std::vector<SweepRow>& rows,
                   std::optional<double> SweepRow::*cost) {
-  std::stable_sort(ties.begin(), ties.end(), [&](std::size_t a, std::size_t b) {
+  std::ranges::stable_sort(ties, [&](std::size_t a, std::size_t b) {
     const auto cost_of = [&](std::size_t i) {
       return (rows[i].*cost).value_or(std::numeric_limits<double>::infinity());
     };
@@ -93,8 +93,8 @@ std::vector<Advice> advise(const std::vector<SweepRow>& rows, double budget_usd_
     return *rows[a].iteration_seconds < *rows[b].iteration_seconds;
   };
   for (Advice& of : advice) {
-    std::stable_sort(of.front.begin(), of.front.end(), faster);
-    std::stable_sort(of.fitting.begin(), of.fitting.end(), faster);
+    std::ranges::stable_sort(of.front, faster);
+    std::ranges::stable_sort(of.fitting, faster);
     add_ties(of, rows, budget_usd_per_hour);
   }
   return advice;

@@ -12,16 +12,11 @@ namespace tencache {
 namespace {
 
 void clear_costs(SweepRow& row) {
-  row.usd_per_hour = row.usd_per_iteration = row.usd_per_million_tokens = row.run_hours = row.run_usd = std::nullopt;
-  row.spot_usd_per_hour = row.spot_interruptions_per_hour = row.spot_slowdown = std::nullopt;
-  row.spot_checkpoint_interval_seconds = row.spot_usd_per_iteration = row.spot_usd_per_million_tokens = std::nullopt;
-  row.spot_run_hours = row.spot_run_usd = row.storage_usd_per_hour = std::nullopt;
-  for (std::string* text : {&row.price_source, &row.price_retrieved, &row.price_confidence, &row.spot_price_source,
-                            &row.spot_price_retrieved, &row.spot_price_confidence, &row.interruptions_source,
-                            &row.interruptions_retrieved, &row.interruptions_confidence, &row.storage_price_source,
-                            &row.storage_price_retrieved, &row.storage_price_confidence}) {
-    text->clear();
-  }
+  SweepCosts known;
+  known.gpus = row.gpus;
+  known.gpus_used = row.gpus_used;
+  static_cast<SweepCosts&>(row) = known;
+  static_cast<SweepSources&>(row) = {};
 }
 
 void set_source(const PriceFigure& figure, std::string& source, std::string& retrieved, std::string& confidence) {
@@ -38,8 +33,8 @@ HourlyPrices hourly_prices(SweepRow& row, const PlannedMachine& machine, const S
     prices.on_demand_usd = machine.spec.price.on_demand;
     set_source(used.on_demand, row.price_source, row.price_retrieved, row.price_confidence);
   }
-  const bool has_storage = std::any_of(machine.spec.tiers.begin(), machine.spec.tiers.end(),
-                                       [](const Tier& tier) { return tier.kind == TierKind::nvme; });
+  const bool has_storage =
+      std::ranges::any_of(machine.spec.tiers, [](const Tier& tier) { return tier.kind == TierKind::nvme; });
   if (!has_storage && settings.attached_storage_gb > 0) {
     prices.storage_usd.reset();
     if (used.storage) {
@@ -113,7 +108,7 @@ void mark_fronts(std::vector<SweepRow>& rows) {
     for (std::size_t i = 0; i < members.size(); ++i) rows[members[i]].on_front = on_front[i];
     for (std::size_t i = 0; i < members.size(); ++i) {
       SweepRow& row = rows[members[i]];
-      row.ties_with_front = !row.on_front && std::any_of(members.begin(), members.end(), [&](std::size_t other) {
+      row.ties_with_front = !row.on_front && std::ranges::any_of(members, [&](std::size_t other) {
         return rows[other].on_front && ties(row, rows[other]);
       });
     }

@@ -101,7 +101,7 @@ class WatchedFilter {
     std::vector<std::string> texts;
     for (std::size_t key = 0; key < filter_.patterns.size(); ++key) {
       const auto& [name, patterns] = filter_.patterns[key];
-      const bool any = std::find(found_[key].begin(), found_[key].end(), true) != found_[key].end();
+      const bool any = std::ranges::find(found_[key], true) != found_[key].end();
       for (std::size_t i = 0; i < patterns.size(); ++i) {
         if (found_[key][i]) continue;
         const Error error(

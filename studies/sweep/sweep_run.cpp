@@ -134,6 +134,14 @@ void add_validity(SweepRow& row, const Workload& workload, const Validated* vali
   if (validated != nullptr && validates_time(*validated, run, provenance)) row.validated_within = validated->worst;
 }
 
+std::set<std::string> keys_of(const SweepPlan& plan) {
+  std::set<std::string> keys;
+  for (const SweepUnit& unit : plan.units) {
+    for (const PlannedRow& row : unit.rows) keys.insert(row.key);
+  }
+  return keys;
+}
+
 // What is asked of another rank: a unit, less the rows that are there already.
 std::string task_of(const SweepPlan& plan, const SweepUnit& unit, const std::set<std::string>& done) {
   nlohmann::json skip = nlohmann::json::array();
@@ -308,16 +316,13 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
 }
 
 SweepResume resume(const SweepPlan& plan, SweepStore& store) {
-  std::set<std::string> keys;
-  for (const SweepUnit& unit : plan.units) {
-    for (const PlannedRow& row : unit.rows) keys.insert(row.key);
-  }
+  const std::set<std::string> keys = keys_of(plan);
   SweepResume resumed;
   std::vector<std::string> others;
   std::size_t of_other_builds = 0, dropped = 0;
   std::string other_build;
   for (const SweepRow& row : store.rows()) {
-    if (std::find(plan.builds.begin(), plan.builds.end(), row.build) == plan.builds.end()) {
+    if (std::ranges::find(plan.builds, row.build) == plan.builds.end()) {
       ++of_other_builds;
       other_build = row.build;
     }
@@ -357,17 +362,13 @@ void run_sweep(const SweepPlan& plan, SweepStore& store, const SweepResume& resu
   std::vector<const SweepUnit*> units;
   const std::uint64_t rows = row_count(plan);
   for (const SweepUnit& unit : plan.units) {
-    if (std::any_of(unit.rows.begin(), unit.rows.end(),
-                    [&](const PlannedRow& row) { return !resumed.done.contains(row.key); })) {
+    if (std::ranges::any_of(unit.rows, [&](const PlannedRow& row) { return !resumed.done.contains(row.key); })) {
       units.push_back(&unit);
     }
   }
   if (!units.empty()) store.set_about({});  // until its end it is no whole sweep
   std::uint64_t done = resumed.done.size();
-  std::set<std::string> keys;
-  for (const SweepUnit& unit : plan.units) {
-    for (const PlannedRow& row : unit.rows) keys.insert(row.key);
-  }
+  const std::set<std::string> keys = keys_of(plan);
   std::mutex mutex;
   RowWriter writer(store);
   const auto take = [&](std::vector<SweepRow> made) {

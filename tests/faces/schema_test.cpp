@@ -230,7 +230,7 @@ TEST(Schema, Results) {
   checked.valid(modelled);
 
   workload.machine.tiers[0].capacity = 8 * MiB;
-  const Json misfit = result_json(workload, simulate_policy(workload, "on-demand", {}), references);
+  const Json misfit = to_json_of(result_answer(workload, simulate_policy(workload, "on-demand", {}), references));
   EXPECT_EQ(misfit["fits"], false);
   checked.valid(misfit);
 

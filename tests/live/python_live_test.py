@@ -3,6 +3,8 @@ training without models, weights in files that others use as well, too little me
 has the bits of PyTorch alone."""
 
 import gc
+import io
+import itertools
 import os
 import tempfile
 import unittest
@@ -153,6 +155,36 @@ class Live(unittest.TestCase):
 
 def storage_of(tensor):
     return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage().untyped()
+
+
+class States(unittest.TestCase):
+    def test_a_checkpoint_before_the_first_parameter(self):
+        """With a budget for the whole process nothing is paged until then."""
+        run = tencache.live("lru", memory="8GiB", pace=False, quiet=True)
+        run.start(new_program=True)
+        try:
+            torch.save([torch.ones(3)], io.BytesIO())
+        finally:
+            run.__exit__(None, None, None)
+        self.assertEqual(run.report(), {})
+
+    def test_an_optimizer_that_steps_within_the_backward_pass(self):
+        """What follows its step is still the backward pass; and the recorded step says what it is of."""
+        model = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32))
+        weights = nn.Parameter(torch.ones(32))
+        weights.grad, given = torch.ones(32), torch.ones(4, 32)
+        optimizer, other = (torch.optim.SGD(of, lr=1e-3) for of in (model.parameters(), [weights]))
+        model[1].register_forward_hook(lambda _, __, result: result.register_hook(lambda _: other.step()) and None)
+        with tencache.live("lru", gpu_memory="1MiB", pace=False, quiet=True) as run:
+            for _ in range(3):
+                loss = model(given).sum()
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+        trace = run.recorded()
+        phases = [phase for phase, _ in itertools.groupby(tencache.PHASES[phase] for phase in trace.ops["phase"])]
+        self.assertEqual(phases, ["forward", "backward", "optimizer", "backward", "optimizer"])
+        self.assertEqual(trace.header["model"], "Sequential")
 
 
 class MappedFiles(unittest.TestCase):

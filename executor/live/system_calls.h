@@ -1,6 +1,6 @@
 // System calls that other libraries make with memory of paged tensors: safetensors writes a checkpoint from it, numpy's
-// tofile and readinto use it. The kernel cannot wait for a tensor that is not there, so what it refuses (EFAULT) is
-// done again through a buffer: the copy from or to the tensor faults, and faults are served (fault_handler.h).
+// tofile and readinto use it. The kernel cannot wait for a tensor that is not there, so what it refuses (EFAULT), or
+// leaves off in the middle, is done through a buffer: the copy from or to the tensor faults, and faults are served (fault_handler.h).
 #pragma once
 
 #include <span>

@@ -153,6 +153,26 @@ def system_calls_that_read(case):
     assert isinstance(view, np.ndarray)
 
 
+def system_calls_that_stop_in_the_middle(case):
+    """The kernel does what comes before the tensor, and no more."""
+    view = case.tensor.detach().numpy()
+    assert _temporary_file(case, lambda file, view: os.writev(file.fileno(), [b"head", view, b"tail"])) == \
+        b"head" + case.expected.tobytes() + b"tail"
+    head, tail = bytearray(4), bytearray(4)
+    with tempfile.TemporaryFile(buffering=0) as file:
+        file.write(b"head" + (case.expected + 1).tobytes() + b"tail")
+        file.seek(0)
+        case.evict()
+        assert os.readv(file.fileno(), [head, view, tail]) == view.nbytes + 8
+    assert (head, tail) == (b"head", b"tail") and (view == case.expected + 1).all()
+    reading, writing = os.pipe()  # which has no more yet: nobody waits for it
+    os.write(writing, b"head")
+    case.evict()
+    assert os.readv(reading, [head, view]) == 4
+    os.close(reading)
+    os.close(writing)
+
+
 def sockets(case):
     view = case.tensor.detach().numpy()
     ours, theirs = socket.socketpair()
@@ -340,7 +360,8 @@ def child_has_its_own(case):
 
 CASES = (
     extension_without_an_op, numpy, numpy_write, write_to_a_clean_tensor, write_by_address, tolist, array, pickled,
-    saved, saved_to_memory, saved_in_the_legacy_format, system_calls_that_write, system_calls_that_read, sockets,
+    saved, saved_to_memory, saved_in_the_legacy_format, system_calls_that_write, system_calls_that_read,
+    system_calls_that_stop_in_the_middle, sockets,
     libraries_that_are_loaded_later, a_handler_that_is_installed_later, in_a_thread, vmap, function_in_numpy, dlpack,
     deep_copy, item_and_print, custom_op_in_numpy, out_of_memory, child_reads, child_calls_an_op, child_has_its_own)
 

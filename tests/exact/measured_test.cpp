@@ -30,7 +30,7 @@ UntimedResult result_of(double iteration_seconds, double h2d_seconds, const Json
   result.compute_seconds = 1;
   result.gap_seconds = 0;
   result.stall_seconds.emplace();
-  result.stall_seconds->h2d = h2d_seconds;
+  (*result.stall_seconds)[StallCause::h2d] = h2d_seconds;
   result.busy_seconds = {{"gpu_lane", 1.0}, {"h2d", h2d_seconds}};
   result.traffic_bytes = {{"h2d", h2d_bytes}};
   result.peak_bytes = {{"gpu", gpu_peak}};

@@ -158,6 +158,9 @@ bool contains(const OpArgument (&list)[count], std::string_view op, std::string_
   return std::find(std::begin(list), std::end(list), OpArgument{op, argument}) != std::end(list);
 }
 
+// Its tensors may be read and written until the Work that it returns is over.
+bool goes_on_after_return(std::string_view op) { return op.starts_with("c10d::"); }
+
 // The op writes the argument although its schema says that it only reads it. Found by reading kernels; the audit of
 // interception.h finds others.
 bool writes_unannounced(std::string_view op, std::string_view argument) {
@@ -166,8 +169,6 @@ bool writes_unannounced(std::string_view op, std::string_view argument) {
   }
   return contains(unannounced_writes, op, argument);
 }
-// Its tensors may be read and written until the Work that it returns is over.
-bool goes_on_after_return(std::string_view op) { return op.starts_with("c10d::"); }
 // Calls such ops, and others on what they return.
 bool is_made_of_collectives(std::string_view op) {
   return op.starts_with("_c10d_functional") || op == "_dtensor::shard_dim_alltoall";

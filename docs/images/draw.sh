@@ -15,8 +15,8 @@ trained() {
   [[ ! -f gpt-small.timeline.json ]] || return 0
   "$tencache" calibrate --quick -o here.yaml
   PYTHONPATH=$OLDPWD/build/release/python OPENBLAS_NUM_THREADS=1 python3 -m tencache run python -m here.yaml -p 10cache \
-    --gpu-memory 200MiB --limit h2d=500MB/s --limit d2h=500MB/s --predict --timeline gpt-small.timeline.json \
-    -- "$OLDPWD/python/examples/gpt.py" --steps 8 --optimizer-tasks
+    --gpu-memory 200MiB --limit h2d=500MB/s --limit d2h=500MB/s --optimizer-tasks --predict \
+    --timeline gpt-small.timeline.json -- "$OLDPWD/python/examples/gpt.py" --steps 8
 }
 
 draw_timeline() { trained; gui timeline gpt-small.timeline.json --view timeline; }

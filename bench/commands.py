@@ -87,16 +87,17 @@ class Unknown(Exception):
 
 
 class Instructions:
-    """Counts those of this process's children, in user code, where the kernel lets one."""
+    """Counts those of this process's children, in user code, where the kernel lets one; or those of this process, and
+    of threads that it starts from then on."""
 
-    def __init__(self):
+    def __init__(self, of_children=True):
         self.descriptor, self.why_not = -1, ""
         number = {"x86_64": 298, "aarch64": 241}.get(platform.machine())
         if number is None:
             self.why_not = f"not known how on {platform.machine()}"
             return
         # perf_event_attr, version 0: hardware, instructions; disabled, inherit, exclude_kernel, exclude_hv, enable_on_exec.
-        flags = 1 << 0 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 12
+        flags = (1 << 0 | 1 << 12 if of_children else 0) | 1 << 1 | 1 << 5 | 1 << 6
         attributes = struct.pack("=IIQQQQQIIQ", 0, 64, 1, 0, 0, 0, flags, 0, 0, 0)
         libc = ctypes.CDLL(None, use_errno=True)
         self.descriptor = libc.syscall(number, ctypes.create_string_buffer(attributes, 64), 0, -1, -1, 8)  # close on exec

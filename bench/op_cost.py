@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""What paging adds to one small PyTorch op on the host, in processor time.
+
+    PYTHONPATH=build/release/python bench/op_cost.py [--json]
+
+Five loops, each a slice of processor time of a process of its own (all of its threads), taken in turns (ABBA). While one
+measures, the others wait:
+
+    plain     PyTorch alone
+    fallback  a boxed fallback that does nothing: the least that an interception costs
+    paged     under a policy, everything that the op uses is there, and the schedule is known
+    asleep    the same where the recorded step fits into memory (docs/live-python.md, "sleep")
+    moving    each op needs a tensor that the op before it drove out
+
+The ops are `a.add_(b)` and `torch.add(a, b)`, which allocates a tensor and frees it, on 64 x 64 floats. --json prints
+microseconds: {plain_us, added_us, allocation_us, moving_us, asleep_us, instructions_ratio, ...}.
+
+    plain_us            {in_place, allocating}: an op in plain PyTorch
+    added_us            paged - fallback, of the op in place
+    allocation_us       what the allocation and its free add to that: (paged - fallback) of `add` less that of `add_`
+    asleep_us           {in_place, allocating}: asleep - plain
+    moving_us           moving - fallback, of the op in place
+    instructions_ratio  paged / plain of the op in place; null where the kernel counts none
+
+Each is {median, low, high}: of the differences within rounds, with a 95 % bootstrap interval. Exit code 1: a limit
+(--limits) lies below an interval's upper end.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from commands import Instructions, interval  # noqa: E402
+
+OPS = 2000
+WAYS = ("plain", "fallback", "paged", "asleep", "moving")
+LIMITS = {"added_us": 1.5, "allocation_us": 1.0, "moving_us": 15.0}
+MACHINE = """\
+name: ample
+tiers:
+  - {name: gpu, kind: gpu, capacity: 96KiB, granularity: 4KiB}
+  - {name: cpu, kind: cpu, capacity: 1MiB, granularity: 4KiB}
+links:
+  - {name: h2d, from: cpu, to: gpu, bandwidth: 100GB/s, latency: 1us}
+  - {name: d2h, from: gpu, to: cpu, bandwidth: 100GB/s, latency: 1us}
+initial_tier: gpu
+"""
+
+
+# ---- A process that measures
+
+
+class Loops:
+    """The two loops on tensors of this process. `step`: of the live run."""
+
+    def __init__(self, torch, step):
+        self.torch, self.step = torch, step
+        self.a, self.b = torch.ones(64, 64), torch.ones(64, 64)
+        self.others = []
+
+    def before(self):
+        """What the step does besides."""
+        for other in self.others:
+            other.add_(1)
+
+    def in_place(self):
+        a, b = self.a, self.b
+        for _ in range(OPS):
+            a.add_(b)
+
+    def allocating(self):
+        a, b, add = self.a, self.b, self.torch.add
+        for _ in range(OPS):
+            add(a, b)
+
+
+class Moving(Loops):
+    def in_place(self):
+        first, second = self.others
+        for _ in range(OPS // 2):
+            first.add_(1)
+            second.add_(1)
+
+    def allocating(self):
+        pass
+
+    def before(self):
+        pass
+
+
+def measure(loops, counter):
+    import time
+    figures = {}
+    with loops.torch.no_grad():
+        loops.step()
+        loops.before()
+        for name in ("in_place", "allocating"):
+            instructions, start = counter.read(), time.process_time_ns()
+            getattr(loops, name)()
+            figures[name] = (time.process_time_ns() - start) / OPS / 1e3
+            if instructions is not None:
+                figures[name + "_instructions"] = (counter.read() - instructions) / OPS
+    return figures
+
+
+def answer(loops):
+    counter = Instructions(of_children=False)
+    for _ in range(5):  # warms up, is recorded, is followed
+        measure(loops, counter)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(measure(loops, counter)), flush=True)
+
+
+def work(way, policy):
+    import torch
+    torch.set_num_threads(1)
+    if way == "plain":
+        return answer(Loops(torch, lambda: None))
+    import tencache
+    if way == "fallback":
+        from tencache._paging import Paging
+        Paging.load("cpu", lambda text: None).guard(True)  # without a runtime it does nothing
+        return answer(Loops(torch, lambda: None))
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as machine:
+        machine.write(MACHINE)
+        machine.flush()
+        memory = {"asleep": "1MiB", "moving": "64KiB"}.get(way, "96KiB")  # the larger two have 36 KiB, others 16
+        with tencache.live(policy, machine=machine.name, gpu_memory=memory, pace=False, quiet=True) as run:
+            run.step()  # from here on what is allocated is the run's
+            loops = (Moving if way == "moving" else Loops)(torch, run.step)
+            loops.others = [torch.ones(96, 96), torch.ones(96, 96)]
+            answer(loops)
+            report = run.report()
+    if way != "moving":
+        print(json.dumps({name: report[name] for name in ("deviations", "ops", "ops_on_schedule", "evictions")}))
+
+
+# ---- The process that asks them
+
+
+class Worker:
+    def __init__(self, way, policy):
+        words = [sys.executable, os.path.abspath(__file__), "--worker", way, "--policy", policy]
+        self.way = way
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if self.process.stdout.readline().strip() != "ready":
+            sys.exit(f"op_cost: the process for '{way}' ended before it measured")
+
+    def measure(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+def rounds_of(workers, count):
+    """Figures by way, each a list with one entry a round; each round in the other order than the one before."""
+    taken = {worker.way: [] for worker in workers}
+    for number in range(count):
+        for worker in workers if number % 2 == 0 else workers[::-1]:
+            taken[worker.way].append(worker.measure())
+    return taken
+
+
+def summary(values):
+    median, low, high = interval(values)
+    return {"median": round(median, 3), "low": round(low, 3), "high": round(high, 3)}
+
+
+def figures_of(taken):
+    def of(way, loop="in_place"):
+        return [one[loop] for one in taken[way]]
+
+    def less(these, those):
+        return [one - other for one, other in zip(these, those)]
+    both = ("in_place", "allocating")
+    added = {loop: less(of("paged", loop), of("fallback", loop)) for loop in both}
+    counted = "in_place_instructions" in taken["plain"][0]
+    ratios = counted and [paged["in_place_instructions"] / plain["in_place_instructions"]
+                          for paged, plain in zip(taken["paged"], taken["plain"])]
+    return {
+        "plain_us": {loop: summary(of("plain", loop)) for loop in both},
+        "fallback_us": {loop: summary(less(of("fallback", loop), of("plain", loop))) for loop in both},
+        "added_us": summary(added["in_place"]),
+        "allocation_us": summary(less(added["allocating"], added["in_place"])),
+        "asleep_us": {loop: summary(less(of("asleep", loop), of("plain", loop))) for loop in both},
+        "moving_us": summary(less(of("moving"), of("fallback"))),
+        "instructions_ratio": summary(ratios) if counted else None,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one object")
+    parser.add_argument("--rounds", type=int, default=41, help="slices of each loop (default: %(default)s)")
+    parser.add_argument("--policy", default="foresight")
+    parser.add_argument("--limits", action="store_true", help=f"exit with 1 above {LIMITS}")
+    parser.add_argument("--worker", choices=WAYS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        return work(options.worker, options.policy)
+    figures = figures_of(rounds_of([Worker(way, options.policy) for way in WAYS], options.rounds))
+    if options.json:
+        print(json.dumps(figures))
+    else:
+        for name, figure in figures.items():
+            print(f"{name:20} {json.dumps(figure)}")
+    return 1 if options.limits and any(figures[name]["high"] > limit for name, limit in LIMITS.items()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in under ten minutes after the build: the tests of the CUDA backend, compute-sanitizer,
-# calibration, PyTorch programs (bit for bit plain PyTorch's, predicted against measured), text generation, and replays
-# of recordings under several policies with predictions. Results go to a folder, the table to its summary.txt and to
-# stdout. Exit code 1 if anything is wrong or was not reached in time, 2 if it cannot run here.
+# Everything that needs a GPU, in three parts of less than ten minutes each, after the build:
+#   a  the tests of the CUDA backend, also under compute-sanitizer; calibration; replays with predictions
+#   b  PyTorch programs: bit for bit plain PyTorch's, timed between runs of plain PyTorch, predicted against measured
+#   c  text generation beside Accelerate
+# Results go to a folder, the table to its summary.txt and to stdout, and all of it but what is larger than 12 MiB to
+# RESULTS.tar.gz. A step that has passed is not repeated: called again, a part goes on. Exit code 1 if anything is wrong
+# or was not reached in time, 2 if it cannot run here.
 #
-#   bench/gpu_check.sh RESULTS                 build here, then check
-#   bench/gpu_check.sh --programs DIR RESULTS  check with programs that `--pack` collected elsewhere
+#   bench/gpu_check.sh [--part a|b|c] RESULTS                 build here, then check (without --part: all three)
+#   bench/gpu_check.sh [--part a|b|c] --programs DIR RESULTS  check with programs that `--pack` collected elsewhere
 #   bench/gpu_check.sh --pack DIR              after a build: programs, the Python package and the shared libraries that
 #                                              they need (not those of C, C++, CUDA or LibTorch), for a GPU machine
 #                                              without our dependencies
@@ -49,15 +52,18 @@ pack() {
   say "packed into $to: $(du -sh "$to" | cut -f1)"
 }
 
-programs=
-case ${1:-} in
-  --pack) [[ $# == 2 ]] || fail "--pack DIR"; pack "$2"; exit 0 ;;
-  --programs) [[ $# == 3 ]] || fail "--programs DIR RESULTS"; programs=$2; shift 2 ;;
-esac
-[[ $# == 1 && ${1:-} != -* ]] || { sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
+programs='' parts=(a b c)
+while [[ ${1:-} == --* ]]; do
+  case $1 in
+    --pack) [[ $# == 2 ]] || fail "--pack DIR"; pack "$2"; exit 0 ;;
+    --programs) (($# > 2)) || fail "--programs DIR RESULTS"; programs=$2; shift 2 ;;
+    --part) [[ ${2:-} == [abc] ]] || fail "--part is a, b or c"; parts=("$2"); shift 2 ;;
+    *) break ;;
+  esac
+done
+[[ $# == 1 && ${1:-} != -* ]] || { sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '/^set /,$d'; exit 2; }
 results=$1
 mkdir -p "$results" || fail "cannot write $results"
-: >"$results/summary.txt"
 
 if [[ -n $programs ]]; then
   tencache=$programs/bin/tencache gpu_test=$programs/bin/cuda_gpu_test
@@ -83,11 +89,12 @@ for program in "$tencache" "$gpu_test"; do
 done
 
 bad=0
-last=$((SECONDS + 560))
-# step NAME SECONDS COMMAND…: its output goes to NAME.txt; one line of the summary. Its exit code is the command's.
+# step NAME SECONDS COMMAND…: its output goes to NAME.txt; one line of the summary. Its exit code is the command's. A
+# step that has passed before is left out.
 step() {
   local name=$1 seconds=$2 start=$SECONDS code=0 verdict=passed
   shift 2
+  if [[ -e $results/$name.passed ]]; then return 0; fi
   ((seconds = seconds < last - SECONDS ? seconds : last - SECONDS))
   if ((seconds <= 0)); then
     printf '%-32s NOT REACHED\n' "$name" | tee -a "$results/summary.txt"
@@ -97,30 +104,48 @@ step() {
   fi
   timeout "$seconds" "$@" >"$results/$name.txt" 2>&1 || code=$?
   if ((code == 124)); then verdict="STOPPED after $seconds s"; bad=1; elif ((code != 0)); then verdict="FAILED ($code)"; bad=1; fi
+  ((code != 0)) || : >"$results/$name.passed"
   printf '%-32s %s, %d s\n' "$name" "$verdict" $((SECONDS - start)) | tee -a "$results/summary.txt"
   return "$code"
 }
 note() { say "    $*" | tee -a "$results/summary.txt"; }
 wrong() { note "WRONG: $*"; bad=1; }
 
-# ---- What is here.
+# ---- What is here. The card is in the summary: figures of two kinds are not to be compared.
+card=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1)
+[[ -n $card ]] || fail "nvidia-smi finds no GPU"
+known=$(cat "$results/card.txt" 2>/dev/null || printf '%s' "$card")
+[[ $card == "$known" ]] || fail "$results is of another card ($known, this is $card): name another folder"
+printf '%s' "$card" >"$results/card.txt"
+note "parts ${parts[*]} on $card"
 { nvidia-smi; nvidia-smi --query-gpu=name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max --format=csv; nproc; free -h; "$tencache" --version; } \
   >"$results/environment.txt" 2>&1
 head -20 "$results/environment.txt"
 
-# ---- The backend's tests; all skipped is no pass.
-step gpu_tests 90 "$gpu_test"
-if grep -q 'SKIPPED' "$results/gpu_tests.txt"; then
-  say "no test ran: $(grep -m1 -A3 'Skipped' "$results/gpu_tests.txt" | tail -n +2 | head -1)" | tee -a "$results/summary.txt"
-  exit 2
-fi
-
-# ---- This machine, measured; runs are paced to it, or without it to a machine file.
 scratch=$(mktemp -d "${TMPDIR:-/var/tmp}/gpu-check-XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 machine=$results/this-gpu.yaml
-step calibrate 90 "$tencache" calibrate --device cuda --quick -o "$machine" --directory "$scratch"
-if [[ ! -s $machine ]]; then machine=p5.4xlarge; fi
+
+# ---- The backend's tests; all skipped is no pass.
+gpu_tests() {
+  step gpu_tests 60 "$gpu_test"
+  if ! grep -q '\[       OK \]' "$results/gpu_tests.txt"; then
+    say "no test ran: $(grep -m1 -A3 'Skipped' "$results/gpu_tests.txt" | tail -n +2 | head -1)" | tee -a "$results/summary.txt"
+    exit 2
+  fi
+  note "$(grep -c '\[  SKIPPED \]' "$results/gpu_tests.txt") cases skipped"
+  if command -v compute-sanitizer >/dev/null; then
+    step sanitizer_memcheck 120 compute-sanitizer --error-exitcode 9 "$gpu_test" --gtest_filter='-*Duration*:*Cancel*'
+  else
+    note "compute-sanitizer is not here"
+  fi
+}
+
+# This machine, measured; runs are paced to it, or without it to a machine file.
+calibrated() {
+  step calibrate 60 "$tencache" calibrate --device cuda --quick -o "$machine" --directory "$scratch"
+  if [[ ! -s $machine ]]; then machine=p5.4xlarge; fi
+}
 
 # What a run's text says of its prediction.
 figures() { grep -hE 'verified|predicted against measured|^measured|^predicted|iteration|step time' "$1" | head -8 | sed 's/^/    /' | tee -a "$results/summary.txt"; }
@@ -133,12 +158,12 @@ training() {
     return
   fi
   local example=(python/examples/gpt.py --device cuda --size gpt2-bytes --steps 8) policy name settings
-  step train_plain 60 python3 "${example[@]}" || return
-  for policy in on-demand zero-infinity 10cache teraio foresight; do
+  step train_plain 30 python3 "${example[@]}" || return
+  for policy in on-demand zero-infinity 10cache foresight; do
     name=train_$policy
     settings=()
     [[ $policy != zero-infinity ]] || settings=(--set overflow=evict)  # gives up by default where it could evict
-    step "$name" 60 python3 -m tencache run python --device cuda -m "$machine" -p "$policy" "${settings[@]}" \
+    step "$name" 45 python3 -m tencache run python --device cuda -m "$machine" -p "$policy" "${settings[@]}" \
       --gpu-memory 60% --predict --directory "$scratch" --timeline "$results/$name.timeline.json" -- "${example[@]}" ||
       continue
     figures "$results/$name.txt"
@@ -150,7 +175,6 @@ training() {
     fi
   done
 }
-training
 
 # ---- PyTorch programs as they are: bit for bit plain PyTorch's.
 pytorch_programs() {
@@ -162,10 +186,11 @@ pytorch_programs() {
   local program=(bench/live_programs.py --device cuda --program gpt --width 768 --layers 12 --context 512 --batch 8 --steps 10)
   local result='import json, sys; r = json.loads([line for line in open(sys.argv[1]) if line.startswith("{\"seconds")][0])'
   local same="$result; print(r['loss'], r['sha256'])" median="$result; print('median step', sorted(r['seconds'][3:])[3], 's')"
-  step python_plain 60 python3 "${program[@]}" || return
+  step python_plain 30 python3 "${program[@]}" || return
   note "$(python3 -c "$median" "$results/python_plain.txt")"
+  local number=0
   for policy in foresight lru; do
-    step "python_$policy" 60 python3 -m tencache run python --device cuda -m "$machine" -p "$policy" --no-pace --gpu-memory 60% \
+    step "python_$policy" 45 python3 -m tencache run python --device cuda -m "$machine" -p "$policy" --no-pace --gpu-memory 60% \
       --predict --directory "$scratch" -- "${program[@]}" || continue
     figures "$results/python_$policy.txt"
     note "$(python3 -c "$median" "$results/python_$policy.txt")"
@@ -174,9 +199,15 @@ pytorch_programs() {
     else
       wrong "loss or weights differ from plain PyTorch's"
     fi
+    ((++number))  # plain PyTorch on either side of each: what it varies by says what the ratio is worth
+    step "python_plain_$number" 30 python3 "${program[@]}" && note "$(python3 -c "$median" "$results/python_plain_$number.txt")"
   done
 }
-pytorch_programs
+
+# What `run python` compiles at first use takes most of a minute: it is no part of what is timed.
+paging_library() {
+  step paging_library 100 python3 -c 'from tencache._paging import Paging; Paging.load("cuda", print)'
+}
 
 # ---- Generation with half of the weights away from the GPU, beside Accelerate.
 generation() {
@@ -188,25 +219,24 @@ for line in open(sys.argv[1]):
     if line.startswith("{\"seconds"):
         r = json.loads(line)
         print("%.1f ms a token, %.1f ms at best; tokens %s" % (1e3 * statistics.median(r["seconds"][3:]), 1e3 * min(r["seconds"]), r["sha256"][:8]))'
-  step generation_make 60 python3 "$programs" make "$weights" --rivals --device cuda --layers 16 --hidden 4096 \
+  step generation_make 45 python3 "$programs" make "$weights" --rivals --device cuda --layers 16 --hidden 4096 \
     --feed-forward 14336 --kv-heads 8 || return
   for name in torch accelerate; do
-    step "generation_$name" 60 python3 "$programs" generate $name "$weights" --device cuda --gpu-memory $half
+    step "generation_$name" 45 python3 "$programs" generate $name "$weights" --device cuda --gpu-memory $half
     note "$(python3 -c "$seconds" "$results/generation_$name.txt")"
   done
   for name in foresight belady; do
-    step "generation_$name" 90 python3 -m tencache run python --device cuda -m "$machine" --no-pace -p $name --gpu-memory $half \
+    step "generation_$name" 75 python3 -m tencache run python --device cuda -m "$machine" --no-pace -p $name --gpu-memory $half \
       --directory "$scratch" -- "$programs" generate torch "$weights" --device cuda
     note "$(python3 -c "$seconds" "$results/generation_$name.txt")"
   done
   rm -rf "$weights"
 }
-generation
 
 # ---- Replays: predicted, measured, verified.
 replays() {
   local name=$1 trace=$2 gpu=$3 cpu=$4 seconds=$5 policy
-  for policy in on-demand zero-infinity 10cache teraio foresight; do
+  for policy in on-demand zero-infinity 10cache foresight; do
     step "replay_${name}_$policy" "$seconds" "$tencache" run replay "$trace" -m "$machine" -p "$policy" --device cuda \
       --gpu-memory "$gpu" --cpu-memory "$cpu" --directory "$scratch" --iterations 6 --predict \
       --timeline "$results/replay_${name}_$policy.timeline.json"
@@ -214,18 +244,26 @@ replays() {
     grep -qE '[1-9][0-9]* tensors verified, 0 corrupted' "$results/replay_${name}_$policy.txt" || wrong "not verified"
   done
 }
-# Every small tensor takes a page of 2 MiB of the GPU: more than the recording's own peak.
-replays sample "$sample" 800MiB 512MiB 15
-if step generate 30 "$tencache" generate --model gpt2-medium --batch 4 --seq 1024 --gpu h200 -o "$scratch/medium.trace.jsonl.zst"; then
-  replays medium "$scratch/medium.trace.jsonl.zst" 6GiB 16GiB 30
-fi
+all_replays() {
+  # Every small tensor takes a page of 2 MiB of the GPU: more than the recording's own peak.
+  replays sample "$sample" 800MiB 512MiB 15
+  if step generate 30 "$tencache" generate --model gpt2-medium --batch 4 --seq 1024 --gpu h200 -o "$results/medium.trace.jsonl.zst"; then
+    replays medium "$results/medium.trace.jsonl.zst" 6GiB 16GiB 30
+  fi
+}
 
-# ---- Last, since it takes longest and says least of the rest.
-if command -v compute-sanitizer >/dev/null; then
-  step sanitizer_memcheck 120 compute-sanitizer --error-exitcode 9 "$gpu_test" --gtest_filter='-*Duration*:*Cancel*'
-else
-  note "compute-sanitizer is not here"
-fi
+# What a part's steps may take in sum is less than its time.
+for part in "${parts[@]}"; do
+  last=$((SECONDS + 560))
+  calibrated
+  case $part in
+    a) gpu_tests; all_replays ;;
+    b) paging_library && { training; pytorch_programs; } ;;
+    c) paging_library && generation ;;
+  esac
+done
 
-say "results in $results"
+(cd "$results" && find . -type f -size -12M -print0) >"$scratch/files"
+tar -czf "$results.tar.gz" -C "$results" --null -T "$scratch/files"
+say "results in $results and $results.tar.gz"
 exit $bad

@@ -1,10 +1,16 @@
 #include "executor/torch/torch_cuda.h"
 
+#include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
+#include <atomic>
+#include <mutex>
 #include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "executor/torch/paged_storage.h"
@@ -20,13 +26,49 @@ const c10::Device device(c10::DeviceType::CUDA, device_index);
 
 caching::CUDAAllocator* plain_allocator = nullptr;
 
+using DeviceStats = decltype(plain_allocator->getDeviceStats(0));
+
+// Streams that the runtime's storages were used on besides the one that ops run on (Tensor.record_stream), by address.
+class OtherStreams {
+ public:
+  void add(const void* address, c10::cuda::CUDAStream stream) {
+    const std::lock_guard lock(mutex_);
+    uses_.emplace(address, stream);
+    any_ = true;
+  }
+  // Waits for all that was started on the address's, which is freed. A failure of the device is reported by the next
+  // call that waits for it.
+  void await(const void* address) noexcept {
+    if (!any_) return;
+    std::vector<c10::cuda::CUDAStream> streams;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto [first, last] = uses_.equal_range(address);
+      for (auto use = first; use != last; ++use) streams.push_back(use->second);
+      uses_.erase(first, last);
+      any_ = !uses_.empty();
+    }
+    for (const c10::cuda::CUDAStream& stream : streams) static_cast<void>(cudaStreamSynchronize(stream.stream()));
+  }
+  static OtherStreams& get() {
+    static auto* const instance = new OtherStreams;  // storages outlive main
+    return *instance;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_multimap<const void*, c10::cuda::CUDAStream> uses_;
+  std::atomic<bool> any_ = false;
+};
+
 void let_go(void* address) {
+  OtherStreams::get().await(address);
   if (!release_paged(address)) plain_allocator->raw_deleter()(address);
 }
 
-// Everything but tensors' storages is LibTorch's own allocator's; what it keeps for streams besides the default one,
-// its statistics and the emptying of its cache are not forwarded. Its `allocate` is const in some versions of LibTorch
-// and not in others; that which the base class knows overrides it.
+// Everything but tensors' storages is LibTorch's own allocator's, and so are questions about its memory, whose answers
+// leave the runtime's out: what is cached and free, statistics, the emptying of the cache. Signatures differ between
+// versions of LibTorch; of several of a name the one that the base class knows overrides it.
 class PagedAllocator final : public CUDAPluggableAllocator {
  public:
   PagedAllocator()
@@ -47,10 +89,34 @@ class PagedAllocator final : public CUDAPluggableAllocator {
   void init(int device_count) override { plain_allocator->init(device_count); }
   bool initialized() override { return plain_allocator->initialized(); }
 
+  void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override {
+    if (data.get_deleter() != &let_go) return plain_allocator->recordStream(data, stream);
+    OtherStreams::get().add(data.get(), stream);
+  }
+  // Before 2.3 devices are int.
+  void cacheInfo(int of, std::size_t* largest) { plain_allocator->cacheInfo(of, largest); }
+  void cacheInfo(c10::DeviceIndex of, std::size_t* largest) { plain_allocator->cacheInfo(of, largest); }
+  DeviceStats getDeviceStats(int of) { return plain_allocator->getDeviceStats(of); }
+  DeviceStats getDeviceStats(c10::DeviceIndex of) { return plain_allocator->getDeviceStats(of); }
+  void resetAccumulatedStats(int of) { plain_allocator->resetAccumulatedStats(of); }
+  void resetAccumulatedStats(c10::DeviceIndex of) { plain_allocator->resetAccumulatedStats(of); }
+  void resetPeakStats(int of) { plain_allocator->resetPeakStats(of); }
+  void resetPeakStats(c10::DeviceIndex of) { plain_allocator->resetPeakStats(of); }
+  void emptyCache() { plain_allocator->emptyCache(); }
+  void emptyCache(c10::cuda::MempoolId_t pool) { empty_cache(*plain_allocator, pool); }
+
  private:
   static c10::DataPtr hand_out(std::size_t bytes) {
     c10::DataPtr paged = allocate_paged(bytes, device, &let_go);
     return paged ? std::move(paged) : plain_allocator->allocate(bytes);
+  }
+  template <typename Plain>
+  static void empty_cache(Plain& plain, c10::cuda::MempoolId_t pool) {
+    if constexpr (requires { plain.emptyCache(pool); }) {
+      plain.emptyCache(pool);
+    } else {
+      plain.emptyCache();
+    }
   }
 };
 

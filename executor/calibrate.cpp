@@ -294,9 +294,9 @@ struct CopySizes {
   int repetitions = 0;
 
   Bytes largest() const { return bytes.back(); }
-  std::string text() const {
+  std::string text(bool queued = false) const {
     return "copies of " + format_bytes(bytes.front()) + " to " + format_bytes(largest()) + ", medians of " +
-           std::to_string(repetitions) + ", from submission to completion";
+           std::to_string(repetitions) + (queued ? ", each behind others" : ", from submission to completion");
   }
 };
 
@@ -335,17 +335,18 @@ void measure_lanes(const CalibrateOptions& options, const CopySizes& sizes,
   result.description = host.describe();
 }
 
-// `copies`: by link.
-void set_links(const std::vector<std::vector<CopyTime>>& copies, const CopySizes& sizes, MachineSpec& machine,
+// `on_accelerator`: the first two links are its, whose copies were queued.
+void set_links(const Calibration& measured, const CopySizes& sizes, bool on_accelerator, MachineSpec& machine,
                FactWriter& facts) {
   for (LinkId link = 0; link < machine.links.size(); link++) {
-    const std::vector<CopyTime>& times = copies[link];
+    const std::vector<CopyTime>& times = measured.copies[link];
     const LinkFigures figures = fit_link(times);
     machine.links[link].bandwidth = figures.bandwidth;
     machine.links[link].latency_ns = figures.latency_ns;
     const std::string path = "links." + machine.links[link].name;
-    facts.add(path + ".bandwidth", sizes.text(), times.back().spread);
-    facts.add(path + ".latency", sizes.text(), times.front().spread);
+    const std::string how = sizes.text(on_accelerator && link < 2);
+    facts.add(path + ".bandwidth", how, times.back().spread);
+    facts.add(path + ".latency", how, times.front().spread);
   }
 }
 
@@ -430,7 +431,13 @@ Calibration calibrate(const CalibrateOptions& options) {
   result.matmul_flops = repeat(time_matmul, matmul_operations, options.quick ? 5 : 100);
   result.triad_bytes = repeat(time_triad, triad_traffic, options.quick ? 3 : 15);
   measure_lanes(options, sizes, say, result);
-  set_links(result.copies, sizes, machine, facts);
+  if (options.accelerator != nullptr) {
+    say("copies of the GPU that follow each other");
+    QueuedCopies queued = time_queued_copies(*options.accelerator, sizes.bytes, sizes.repetitions);
+    result.copies[0] = std::move(queued.h2d);  // as `graph` orders them
+    result.copies[1] = std::move(queued.d2h);
+  }
+  set_links(result, sizes, options.accelerator != nullptr, machine, facts);
   if (options.cpu_tier) {
     add_resource(machine, facts, "copies", result.contention.duplex_factor, result.contention.both.spread, 0, 1,
                  "both directions at once against each alone, while a core computes");

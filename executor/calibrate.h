@@ -106,6 +106,11 @@ LinkFigures fit_link(const std::vector<CopyTime>& times);
 // ---- Parts of it, each in a file of its own.
 // calibrate_memory.cpp
 std::vector<AcceleratorCost> time_accelerator(Accelerator& accelerator, bool quick);
+// Of page-locked memory, one behind the other on a stream: what each adds, by size.
+struct QueuedCopies {
+  std::vector<CopyTime> h2d, d2h;
+};
+QueuedCopies time_queued_copies(Accelerator& accelerator, const std::vector<Bytes>& sizes, int repetitions);
 // Says in `not_measured` where locking memory is refused.
 std::vector<MemoryCost> time_memory(bool quick, std::vector<std::string>& not_measured);
 // One matrix product, one triad; seconds each takes.

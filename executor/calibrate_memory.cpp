@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <memory>
+#include <string>
 
 #include "executor/calibrate.h"
 #include "executor/chunk_memory.h"
@@ -33,6 +35,28 @@ class Pages {
  private:
   Bytes bytes_;
   unsigned char* address_ = nullptr;
+};
+
+// Memory that the accelerator's copies reach; locked for it, unless that is refused.
+class PinnedBuffer {
+ public:
+  PinnedBuffer(Accelerator& accelerator, Bytes bytes)
+      : accelerator_(accelerator), memory_(aligned_buffer(bytes, std::byte{1})) {
+    std::string refusal;
+    pinned_ = accelerator.pin(memory_.get(), bytes, refusal);
+  }
+  ~PinnedBuffer() {
+    if (pinned_) accelerator_.unpin(memory_.get());
+  }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+
+  std::byte* bytes() const { return memory_.get(); }
+
+ private:
+  Accelerator& accelerator_;
+  AlignedBuffer memory_;
+  bool pinned_ = false;
 };
 
 MeasuredMedian repeat(int repetitions, const auto& seconds) {
@@ -170,6 +194,41 @@ std::vector<AcceleratorCost> time_accelerator(Accelerator& accelerator, bool qui
     cost.unmap = measured_median(std::move(unmap));
   }
   return costs;
+}
+
+QueuedCopies time_queued_copies(Accelerator& accelerator, const std::vector<Bytes>& sizes, int repetitions) {
+  constexpr std::size_t most_queued = 64, least_queued = 4;
+  const Bytes page = accelerator.granularity();
+  const Bytes room = round_up(*std::ranges::max_element(sizes), page);
+  const std::unique_ptr<TierMemory> memory = accelerator.memory("calibration", room, page, false);
+  memory->create(measured_tensor, room);
+  memory->map(measured_tensor, 0, room, 0);
+  std::byte* const device = memory->address(measured_tensor);
+  const PinnedBuffer host(accelerator, room);
+  const std::unique_ptr<CopyEngine> engine = accelerator.copy_engine();
+  // What a copy adds to a queue that holds others: the way to the device and back is the same for one copy and many.
+  const auto time_one = [&](std::size_t queued, const auto& start) {
+    const auto seconds = [&](std::size_t copies) {
+      return seconds_of([&] {
+        for (std::size_t i = 0; i < copies; i++) start();
+        engine->wait(0);
+      });
+    };
+    const double alone = seconds(1);
+    return std::max(seconds(queued) - alone, 0.0) / static_cast<double>(queued - 1);
+  };
+  const auto time_all = [&](std::vector<CopyTime>& times, const auto& start) {
+    for (const Bytes bytes : sizes) {
+      const std::size_t queued = std::clamp<std::size_t>(256 * MiB / bytes, least_queued, most_queued);
+      const MeasuredMedian time = repeat(repetitions, [&] { return time_one(queued, [&] { start(bytes); }); });
+      times.push_back({bytes, std::llround(time.value * 1e9), time.spread});
+    }
+  };
+  QueuedCopies copies;
+  time_all(copies.h2d, [&](Bytes bytes) { engine->upload(device, host.bytes(), bytes); });
+  time_all(copies.d2h, [&](Bytes bytes) { engine->download(host.bytes(), device, bytes); });
+  memory->destroy(measured_tensor);
+  return copies;
 }
 
 }  // namespace tencache

@@ -1,5 +1,5 @@
 // The list of tests of the real machine on an accelerator (cuda_machine_cases.cpp), which two programs run: one on the
-// fake driver, one on a GPU.
+// driver of rules, one on a GPU.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,5 @@
-// Live training on a GPU's memory, without a GPU: LibTorch computes on the CPU, the GPU tier is the fake driver's
-// memory (which the CPU can touch), copies are its streams', the optimizer its kernels. What LibTorch itself does on a
-// GPU is not shown here.
+// Live training on a GPU's memory, without a GPU: LibTorch computes on the CPU, the GPU tier is the memory of a driver of
+// rules (which the CPU can touch), copies are its streams'. What LibTorch itself does on a GPU is not shown here.
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
@@ -17,27 +16,28 @@
 #include "executor/torch/interception.h"
 #include "gmock/gmock.h"
 #include "policies/registry.h"
-#include "tests/live/fake_cuda_driver.h"
 #include "tests/live/live_example_support.h"
+#include "tests/live/rules/rules_driver.h"
 
 namespace tencache::live_gpt {
 namespace {
 
 using at::Tensor;
+using rules::RulesDriver;
 using testing::HasSubstr;
 
 constexpr std::uint64_t steps = 5;
 
-Compute on_fake(const FakeCudaDriver& driver, std::uint64_t* fences = nullptr) {
+Compute on_rules(const RulesDriver& driver, std::uint64_t* fences = nullptr) {
   Compute compute;
   compute.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
   if (fences != nullptr) compute.fence = [fences] { ++*fences; };
   return compute;
 }
 
-void expect_nothing_left(const FakeCudaDriver& driver) {
-  EXPECT_EQ(driver.misuse(), "");
-  const FakeCudaDriver::Counts left = driver.counts();
+void expect_nothing_left(const RulesDriver& driver) {
+  EXPECT_EQ(driver.violation(), "");
+  const rules::RulesCounts left = driver.counts();
   EXPECT_EQ(left.mappings + left.handles + left.reservations + left.pinned + left.streams + left.contexts, 0u);
 }
 
@@ -48,9 +48,9 @@ class LiveCuda : public testing::Test {
 
 TEST_F(LiveCuda, TrainsToTheSameBitsUnderSeveralPolicies) {
   const Result plain = train(tiny(steps), nullptr);
-  FakeCudaDriver driver({.memory = 1 * GiB, .granularity = 4096});
+  RulesDriver driver({.memory = 1 * GiB, .granularity = 4096});
   std::uint64_t fences = 0;
-  const Demand demand = measure_demand(tiny(2), on_fake(driver, &fences));
+  const Demand demand = measure_demand(tiny(2), on_rules(driver, &fences));
   EXPECT_GT(fences, 100u) << "each op is waited for";
   const Bytes gpu = std::max(demand.peak_bytes / 2, demand.largest_op_bytes * 5 / 4) / 4096 * 4096;
   const Folder folder;
@@ -68,7 +68,7 @@ TEST_F(LiveCuda, TrainsToTheSameBitsUnderSeveralPolicies) {
     const bool gives_up = std::string(policy) == "zero-infinity";
     const MadePolicy made = make_policy(policy, gives_up ? std::map<std::string, std::string>{{"overflow", "evict"}}
                                                          : std::map<std::string, std::string>{});
-    const Paged paged = train_paged(tiny(steps), machine, *made.policy, {}, on_fake(driver, &fences));
+    const Paged paged = train_paged(tiny(steps), machine, *made.policy, {}, on_rules(driver, &fences));
     EXPECT_EQ(paged.result.losses, plain.losses);
     EXPECT_TRUE(same_bits(paged.result.weights, plain.weights));
     EXPECT_EQ(paged.deviations, 0u) << paged.first_deviation;
@@ -81,12 +81,12 @@ TEST_F(LiveCuda, TrainsToTheSameBitsUnderSeveralPolicies) {
 // With a GPU's pages every small tensor takes one.
 TEST_F(LiveCuda, PagesOfTwoMebibytesDoNotChangeABit) {
   const Result plain = train(tiny(3), nullptr);
-  FakeCudaDriver driver({.memory = 4 * GiB});
-  const Demand demand = measure_demand(tiny(2), on_fake(driver));
+  RulesDriver driver({.memory = 4 * GiB});
+  const Demand demand = measure_demand(tiny(2), on_rules(driver));
   EXPECT_EQ(demand.peak_bytes % (2 * MiB), 0u);
   const MadePolicy made = make_policy("foresight");
   const Paged paged =
-      train_paged(tiny(3), live_test::machine_of(demand.peak_bytes / 2), *made.policy, {}, on_fake(driver));
+      train_paged(tiny(3), live_test::machine_of(demand.peak_bytes / 2), *made.policy, {}, on_rules(driver));
   EXPECT_EQ(paged.result.losses, plain.losses);
   EXPECT_TRUE(same_bits(paged.result.weights, plain.weights));
   EXPECT_GT(paged.evictions, 0u);
@@ -94,11 +94,11 @@ TEST_F(LiveCuda, PagesOfTwoMebibytesDoNotChangeABit) {
 }
 
 TEST_F(LiveCuda, RecordsTheSameOps) {
-  FakeCudaDriver driver({.memory = 1 * GiB, .granularity = 4096});
+  RulesDriver driver({.memory = 1 * GiB, .granularity = 4096});
   const MachineSpec machine = live_test::machine_of(256 * MiB);
   const MadePolicy one = make_policy("on-demand"), other = make_policy("on-demand");
   const Paged host = train_paged(tiny(3), machine, *one.policy, {});
-  const Paged device = train_paged(tiny(3), machine, *other.policy, {}, on_fake(driver));
+  const Paged device = train_paged(tiny(3), machine, *other.policy, {}, on_rules(driver));
   ASSERT_GT(host.program.trace.ops.size(), 50u);
   EXPECT_EQ(device.program.trace.ops.size(), host.program.trace.ops.size());
   EXPECT_EQ(device.program.trace.tensors.size(), host.program.trace.tensors.size());
@@ -112,8 +112,8 @@ TEST_F(LiveCuda, AFaultLeavesACheckpointToGoOnFrom) {
   const Result plain = train(tiny(steps), nullptr);
   for (const char* function : {"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemUnmap"}) {
     SCOPED_TRACE(function);
-    FakeCudaDriver driver({.memory = 1 * GiB, .granularity = 4096});
-    const Bytes gpu = measure_demand(tiny(2), on_fake(driver)).peak_bytes / 2 / 4096 * 4096;
+    RulesDriver driver({.memory = 1 * GiB, .granularity = 4096});
+    const Bytes gpu = measure_demand(tiny(2), on_rules(driver)).peak_bytes / 2 / 4096 * 4096;
     const MadePolicy made = make_policy("on-demand");
     Options options = tiny(steps);
     options.checkpoint = folder.path() + "/checkpoint";
@@ -122,12 +122,12 @@ TEST_F(LiveCuda, AFaultLeavesACheckpointToGoOnFrom) {
       if (done == 2) driver.fail(function, CUDA_ERROR_LAUNCH_FAILED, 3);
     };
     try {
-      train_paged(options, live_test::machine_of(gpu), *made.policy, {}, on_fake(driver));
+      train_paged(options, live_test::machine_of(gpu), *made.policy, {}, on_rules(driver));
       ADD_FAILURE() << "nothing failed";
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("CUDA_ERROR_LAUNCH_FAILED"));
     }
-    EXPECT_EQ(driver.misuse(), "");
+    EXPECT_EQ(driver.violation(), "");
     Options rest = tiny(steps);
     rest.resume = options.checkpoint;
     const Result resumed = train(rest, nullptr);
@@ -227,7 +227,7 @@ Tensor call(const char* name, const std::vector<Tensor>& arguments) {
 
 // Chunks that leave lose their pages: a touch too late is a crash.
 TEST_F(LiveCuda, MemoryIsLeftAloneUntilTheDeviceIsDone) {
-  FakeCudaDriver driver({.memory = 64 * MiB, .granularity = 4096});
+  RulesDriver driver({.memory = 64 * MiB, .granularity = 4096});
   LateStream stream;
   late_stream = &stream;
   const MadePolicy made = make_policy("on-demand");
@@ -261,7 +261,7 @@ TEST_F(LiveCuda, MemoryIsLeftAloneUntilTheDeviceIsDone) {
 }
 
 TEST_F(LiveCuda, WorkspacesThatLibrariesKeepStay) {
-  FakeCudaDriver driver({.memory = 64 * MiB, .granularity = 4096});
+  RulesDriver driver({.memory = 64 * MiB, .granularity = 4096});
   const MadePolicy made = make_policy("on-demand");
   LiveOptions live;
   live.machine.pace = false;

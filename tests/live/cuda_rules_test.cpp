@@ -1,5 +1,5 @@
-// The CUDA backend on the fake driver: the list that a GPU runs too, what only a fake can bring about (failures, memory
-// that others take, streams that stand still), and whole runs of the engine.
+// The CUDA backend on the driver of rules: the list that a GPU runs too, what only such a driver can bring about
+// (failures, memory that others take, a device that stands still), and whole runs of the engine.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@
 #include "executor/replay_bodies.h"
 #include "policies/registry.h"
 #include "tests/live/cuda_machine_cases.h"
-#include "tests/live/fake_cuda_driver.h"
+#include "tests/live/rules/rules_driver.h"
 #include "tests/property/auditor_machine.h"
 #include "tests/property/random_case.h"
 #include "tests/replay_log.h"
@@ -26,7 +26,10 @@
 namespace tencache {
 namespace {
 
-std::unique_ptr<FakeCudaDriver> list_driver;
+using rules::RulesDriver;
+using rules::RulesOptions;
+
+std::unique_ptr<RulesDriver> list_driver;
 
 constexpr LinkId h2d = 0, d2h = 1;
 constexpr TierId gpu = 0, cpu = 1;
@@ -54,15 +57,7 @@ CopyCommand copy(LinkId link, TensorId tensor, Bytes bytes) {
   return command;
 }
 
-std::string leftovers(const FakeCudaDriver& driver) {
-  const FakeCudaDriver::Counts left = driver.counts();
-  const std::size_t things = left.handles + left.mappings + left.reservations + left.pinned + left.allocations +
-                             left.streams + left.events + left.modules + left.contexts;
-  if (things + left.memory != 0) return "something was not given back to the driver";
-  return driver.misuse();
-}
-
-class FakeCudaTest : public testing::Test {
+class CudaRulesTest : public testing::Test {
  protected:
   std::unique_ptr<HostMachine> make(std::shared_ptr<CudaDevice> device) {
     HostMachineOptions options;
@@ -86,12 +81,12 @@ std::string message_of(const std::function<void()>& action) {
   return "";
 }
 
-TEST_F(FakeCudaTest, SaysWhatIsMissing) {
-  const auto open = [](const FakeCudaOptions& options, const std::string& fails = "", int ordinal = 0) {
-    FakeCudaDriver driver(options);
+TEST_F(CudaRulesTest, SaysWhatIsMissing) {
+  const auto open = [](const RulesOptions& options, const std::string& fails = "", int ordinal = 0) {
+    RulesDriver driver(options);
     if (!fails.empty()) driver.fail(fails, CUDA_ERROR_UNKNOWN);
     std::string message = message_of([&] { CudaDevice device(driver.table(), ordinal); });
-    EXPECT_EQ(leftovers(driver), "") << message;
+    EXPECT_EQ(driver.leftovers(), "") << message;
     return message;
   };
   EXPECT_EQ(open({}), "");
@@ -100,13 +95,13 @@ TEST_F(FakeCudaTest, SaysWhatIsMissing) {
   EXPECT_NE(open({}, "", 3).find("GPU 3 is asked for and there are 1"), std::string::npos);
   for (const char* function : {"cuInit", "cuDevicePrimaryCtxRetain", "cuMemGetAllocationGranularity"}) {
     const std::string message = open({}, function);
-    EXPECT_NE(message.find("CUDA_ERROR_FAKE"), std::string::npos) << message;
+    EXPECT_NE(message.find("CUDA_ERROR_UNKNOWN"), std::string::npos) << message;
     EXPECT_NE(message.find("--device host"), std::string::npos) << message;
   }
 }
 
-TEST_F(FakeCudaTest, EveryCopyIsOfLockedPagesAndAllIsGivenBack) {
-  FakeCudaDriver driver;
+TEST_F(CudaRulesTest, EveryCopyIsOfLockedPagesAndAllIsGivenBack) {
+  RulesDriver driver;
   {
     const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
     for (TensorId tensor = 0; tensor < 5; tensor++) create(*machine, tensor, 5 * MiB + tensor);
@@ -119,11 +114,11 @@ TEST_F(FakeCudaTest, EveryCopyIsOfLockedPagesAndAllIsGivenBack) {
     EXPECT_EQ(driver.counts().uploads, 10u);  // parts of 4 MiB
     EXPECT_EQ(driver.counts().downloads, 10u);
   }
-  EXPECT_EQ(leftovers(driver), "");
+  EXPECT_EQ(driver.leftovers(), "");
 }
 
-TEST_F(FakeCudaTest, RefusedPinningIsSaidAndCopiesGoOn) {
-  FakeCudaDriver driver;
+TEST_F(CudaRulesTest, RefusedPinningIsSaidAndCopiesGoOn) {
+  RulesDriver driver;
   driver.fail("cuMemHostRegister", CUDA_ERROR_OUT_OF_MEMORY);
   {
     const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
@@ -140,11 +135,11 @@ TEST_F(FakeCudaTest, RefusedPinningIsSaidAndCopiesGoOn) {
               std::string::npos)
         << text;
   }
-  EXPECT_EQ(leftovers(driver), "");
+  EXPECT_EQ(driver.leftovers(), "");
 }
 
-TEST_F(FakeCudaTest, AFailedCopyFailsAloneAndIsNamed) {
-  FakeCudaDriver driver;
+TEST_F(CudaRulesTest, AFailedCopyFailsAloneAndIsNamed) {
+  RulesDriver driver;
   {
     const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
     create(*machine, 0, 16 * MiB);
@@ -154,23 +149,24 @@ TEST_F(FakeCudaTest, AFailedCopyFailsAloneAndIsNamed) {
     Completion completion;
     EXPECT_TRUE(machine->wait(completion));
     EXPECT_EQ(completion.status, CompletionStatus::failed);
-    EXPECT_EQ(machine->last_error(), "CUDA: a copy to the GPU: CUDA_ERROR_FAKE (words of the fake driver)");
+    EXPECT_EQ(machine->last_error(),
+              "CUDA: a copy to the GPU: CUDA_ERROR_INVALID_VALUE (words of the driver of rules)");
     EXPECT_TRUE(machine->wait(completion));
     EXPECT_EQ(completion.status, CompletionStatus::done);
     machine->unmap(0, 0, 0, 16 * MiB, {gpu, 0});  // nothing of the failed one is under way
   }
-  EXPECT_EQ(leftovers(driver), "");
+  EXPECT_EQ(driver.leftovers(), "");
 }
 
 // A copy that is cancelled while the device stands still: its completion comes when the device has let go of it.
-TEST_F(FakeCudaTest, ACancelledCopyEndsWhenTheDeviceHasLetGo) {
-  FakeCudaDriver driver;
+TEST_F(CudaRulesTest, ACancelledCopyEndsWhenTheDeviceHasLetGo) {
+  RulesDriver driver;
   {
     const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
     create(*machine, 0, 60 * MiB);
     driver.hold();
     const Fence fence = machine->submit(copy(h2d, 0, 60 * MiB), 1);
-    driver.wait_for_jobs(4);
+    driver.wait_for_jobs(3);
     machine->cancel(fence);
     Completion completion;
     EXPECT_FALSE(machine->wait_for(completion, std::chrono::milliseconds(50)));
@@ -180,12 +176,12 @@ TEST_F(FakeCudaTest, ACancelledCopyEndsWhenTheDeviceHasLetGo) {
     EXPECT_LT(driver.counts().uploads, 5u);  // of 15 parts
     machine->unmap(0, 0, 0, 60 * MiB, {gpu, 0});
   }
-  EXPECT_EQ(leftovers(driver), "");
+  EXPECT_EQ(driver.leftovers(), "");
 }
 
 // Other programs take memory of the device, too: what waits for reuse is given back first, then it is an error.
-TEST_F(FakeCudaTest, MemoryThatOthersTookIsAnErrorNotACrash) {
-  FakeCudaDriver driver({.memory = 64 * MiB});
+TEST_F(CudaRulesTest, MemoryThatOthersTookIsAnErrorNotACrash) {
+  RulesDriver driver({.memory = 64 * MiB});
   {
     CudaDevice device(driver.table(), 0);
     CudaMemory memory(device, "gpu", 64 * MiB, 2 * MiB, false);
@@ -208,11 +204,11 @@ TEST_F(FakeCudaTest, MemoryThatOthersTookIsAnErrorNotACrash) {
     EXPECT_THROW(memory.map(2, 0, 2 * MiB, 0), Error);
     memory.map(2, 0, 2 * MiB, 0);
   }
-  EXPECT_EQ(leftovers(driver), "");
+  EXPECT_EQ(driver.leftovers(), "");
 }
 
 // After a fault nothing works any more on a real driver: the run ends, with an error that says so.
-TEST_F(FakeCudaTest, AFaultEndsTheRunWithOneClearError) {
+TEST_F(CudaRulesTest, AFaultEndsTheRunWithOneClearError) {
   Trace trace;
   for (int i = 0; i < 4; i++) {
     const TensorId weight = trace.add_tensor("weight" + std::to_string(i), 16 * MiB, Role::parameter, true);
@@ -225,7 +221,7 @@ TEST_F(FakeCudaTest, AFaultEndsTheRunWithOneClearError) {
   machine_spec.tiers[cpu].capacity = 128 * MiB;
   machine_spec.initial_tier = cpu;
   const auto run = [&](const char* function, std::uint64_t calls) {
-    FakeCudaDriver driver;
+    RulesDriver driver;
     HostMachineOptions options;
     options.pace = false;
     options.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
@@ -237,7 +233,7 @@ TEST_F(FakeCudaTest, AFaultEndsTheRunWithOneClearError) {
     Engine engine(machine_spec, machine, *policy.policy, &program, {});
     driver.fail(function, CUDA_ERROR_LAUNCH_FAILED, calls);
     std::string message = message_of([&] { engine.run({.max_iterations = 3, .until_steady = false}); });
-    EXPECT_EQ(driver.misuse(), "") << function;
+    EXPECT_EQ(driver.violation(), "") << function;
     return message;
   };
   for (const auto& [function, calls] : std::vector<std::pair<const char*, std::uint64_t>>{
@@ -248,8 +244,8 @@ TEST_F(FakeCudaTest, AFaultEndsTheRunWithOneClearError) {
 }
 
 // A step repeats its sizes: from the second on nothing is asked of the driver.
-TEST_F(FakeCudaTest, PhysicalMemoryIsReusedBySize) {
-  FakeCudaDriver driver;
+TEST_F(CudaRulesTest, PhysicalMemoryIsReusedBySize) {
+  RulesDriver driver;
   {
     CudaDevice device(driver.table(), 0);
     CudaMemory memory(device, "gpu", 40 * MiB, 2 * MiB, false);
@@ -264,13 +260,13 @@ TEST_F(FakeCudaTest, PhysicalMemoryIsReusedBySize) {
     }
     EXPECT_LE(driver.counts().memory, 40 * MiB);
   }
-  EXPECT_EQ(leftovers(driver), "");
+  EXPECT_EQ(driver.leftovers(), "");
 }
 
 // What a step frees it allocates again in the next: nothing is asked of the driver then. Where memory is short, or a
 // tensor's chunks are others, it is given out anew.
-TEST_F(FakeCudaTest, ChunksOfRetiredTensorsStayMappedForTheNext) {
-  FakeCudaDriver driver;
+TEST_F(CudaRulesTest, ChunksOfRetiredTensorsStayMappedForTheNext) {
+  RulesDriver driver;
   {
     CudaDevice device(driver.table(), 0);
     CudaMemory memory(device, "gpu", 40 * MiB, 2 * MiB, false);
@@ -302,14 +298,14 @@ TEST_F(FakeCudaTest, ChunksOfRetiredTensorsStayMappedForTheNext) {
     memory.unmap(1, 0, 40 * MiB);
     EXPECT_EQ(driver.counts().mappings, 0u) << "of a tensor that lives on";
   }
-  EXPECT_EQ(leftovers(driver), "");
+  EXPECT_EQ(driver.leftovers(), "");
 }
 
-TEST_F(FakeCudaTest, CalibrationMeasuresTheDevice) {
+TEST_F(CudaRulesTest, CalibrationMeasuresTheDevice) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "what it measures takes minutes under ThreadSanitizer";
 #endif
-  FakeCudaDriver driver;
+  RulesDriver driver;
   {
     CalibrateOptions options;
     options.quick = true;
@@ -319,7 +315,7 @@ TEST_F(FakeCudaTest, CalibrationMeasuresTheDevice) {
     EXPECT_EQ(machine.tiers[gpu].granularity, 2 * MiB);
     EXPECT_EQ(machine.tiers[gpu].capacity, 240 * MiB);  // of 256
     EXPECT_GT(machine.tiers[cpu].capacity, 0u);
-    EXPECT_NE(machine.description.find("FakeCudaDriver"), std::string::npos);
+    EXPECT_NE(machine.description.find("RulesDriver"), std::string::npos);
     for (const Link& link : machine.links) EXPECT_GT(link.bandwidth, 1'000'000u) << link.name;
     ASSERT_EQ(calibration.accelerator.size(), 1u);
     EXPECT_GT(calibration.accelerator[0].pageable_h2d.value, 0);
@@ -327,16 +323,17 @@ TEST_F(FakeCudaTest, CalibrationMeasuresTheDevice) {
     options.gpu_bytes = 1 * GiB;
     EXPECT_THROW(calibrate(options), Error);
   }
-  EXPECT_EQ(leftovers(driver), "");
+  EXPECT_EQ(driver.leftovers(), "");
 }
 
-// A libcufile of ours: files and "device memory" are what the fake driver makes of them. Short pieces, as the real one
-// may give.
+// A libcufile of ours: files and "device memory" are what the driver of rules makes of them. Short pieces, as the real
+// one may give.
 struct FakeCuFile {
   static inline std::uint64_t reads = 0, writes = 0, handles = 0;
   static inline ssize_t failure = 0;  // of the next calls
   static inline bool astray = false;  // called on a thread without the GPU's context
-  static void check_context() { astray = astray || !FakeCudaDriver::context_is_current(); }
+  static inline const RulesDriver* driver = nullptr;
+  static void check_context() { astray = astray || !driver->context_is_current(); }
   static CuFileError add(void** handle, CuFileDescription* file) {
     check_context();
     handles++;
@@ -372,9 +369,10 @@ struct FakeCuFile {
   }
 };
 
-TEST_F(FakeCudaTest, FilesReachTheGpuDirectlyUntilThatFails) {
-  FakeCudaDriver driver({.direct_memory = true});
+TEST_F(CudaRulesTest, FilesReachTheGpuDirectlyUntilThatFails) {
+  RulesDriver driver({.direct_memory = true});
   const CuFile files = FakeCuFile::table();
+  FakeCuFile::driver = &driver;
   MachineSpec spec = two_tiers(2 * MiB);
   spec.tiers.push_back({"nvme", TierKind::nvme, 64 * MiB, 4096, {std::filesystem::temp_directory_path().string()}});
   spec.links.push_back({"direct_read", 2, gpu, unlimited, 0, {}});
@@ -422,14 +420,14 @@ TEST_F(FakeCudaTest, FilesReachTheGpuDirectlyUntilThatFails) {
   }
   EXPECT_EQ(FakeCuFile::handles, 0u);
   EXPECT_FALSE(FakeCuFile::astray);
-  EXPECT_EQ(leftovers(driver), "");
+  EXPECT_EQ(driver.leftovers(), "");
 }
 
 // Random machines, traces and policies with pages of 4 KiB, which are small enough for them: the engine's rules, every
 // tensor's content, and no misuse of the driver.
-TEST(FakeCudaRunTest, EnginesRunKeepsTheRules) {
+TEST(CudaRulesRunTest, EnginesRunKeepsTheRules) {
   const std::string folder = std::filesystem::temp_directory_path().string();
-  FakeCudaDriver driver({.memory = 1 * GiB, .granularity = 4096});
+  RulesDriver driver({.memory = 1 * GiB, .granularity = 4096});
   std::uint64_t verified = 0, fit = 0;
   std::uint64_t seed = 31'000'000;
   for (const std::string& policy : registered_policies()) {
@@ -456,25 +454,25 @@ TEST(FakeCudaRunTest, EnginesRunKeepsTheRules) {
       const RunResult result = engine.run(made.limits);
       ASSERT_EQ(auditor.violation(), "") << made.describe();
       ASSERT_EQ(bodies.counts().first_corruption, "") << made.describe();
-      ASSERT_EQ(driver.misuse(), "") << made.describe();
+      ASSERT_EQ(driver.violation(), "") << made.describe();
       verified += bodies.counts().tensor_checks;
       fit += result.fits ? 1 : 0;
     }
   }
   EXPECT_GT(fit, 50u);
   EXPECT_GT(verified, 300u);
-  EXPECT_EQ(leftovers(driver), "");
+  EXPECT_EQ(driver.leftovers(), "");
 }
 
 }  // namespace
 
 std::shared_ptr<Accelerator> test_accelerator(std::string&) {
-  list_driver = std::make_unique<FakeCudaDriver>(FakeCudaOptions{.memory = 256 * MiB});
+  list_driver = std::make_unique<RulesDriver>(RulesOptions{.memory = 256 * MiB});
   return std::make_shared<CudaDevice>(list_driver->table(), 0);
 }
 
 std::string test_accelerator_leftovers() {
-  std::string left = leftovers(*list_driver);
+  std::string left = list_driver->leftovers();
   list_driver.reset();
   return left;
 }

@@ -1,0 +1,118 @@
+#include "tests/live/rules/device_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+
+namespace tencache::rules {
+
+DeviceQueue::Stream* DeviceQueue::find(Line line) {
+  const auto found = streams_.find(line);
+  return found == streams_.end() || found->second.destroyed ? nullptr : &found->second;
+}
+
+std::size_t DeviceQueue::live_streams() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(streams_, [](const auto& stream) { return !stream.second.destroyed; }));
+}
+
+Moment DeviceQueue::submit(Line line, DeviceJob job, const VectorClock& host, Nanoseconds now_ns) {
+  Stream& stream = streams_.at(line);
+  stream.clock.learn(host);
+  const Moment moment = stream.clock.tick(line);
+  stream.given = job.number = moment.number;
+  job.after = std::exchange(stream.waits, {});
+  job.begin_ns = now_ns;  // not before
+  stream.jobs.push_back(std::move(job));
+  return moment;
+}
+
+void DeviceQueue::wait(Line line, Moment moment, const VectorClock& known) {
+  Stream& stream = streams_.at(line);
+  stream.clock.learn(known);
+  if (!over(moment)) stream.waits.push_back(moment);
+}
+
+Moment DeviceQueue::last(Line line) const { return {line, streams_.at(line).given}; }
+
+bool DeviceQueue::over(Moment moment) const {
+  const auto found = streams_.find(moment.line);
+  return moment.number == 0 || (found != streams_.end() && found->second.done >= moment.number);
+}
+
+bool DeviceQueue::touches(const Range& range) const {
+  for (const auto& [line, stream] : streams_) {
+    for (const DeviceJob& job : stream.jobs) {
+      for (const Access& access : job.accesses) {
+        const Range& other = access.range;
+        if (other.begin < range.begin + range.bytes && range.begin < other.begin + other.bytes) return true;
+      }
+    }
+  }
+  return false;
+}
+
+std::size_t DeviceQueue::waiting() const {
+  std::size_t sum = 0;
+  for (const auto& [line, stream] : streams_) sum += stream.jobs.size();
+  return sum;
+}
+
+std::size_t DeviceQueue::kernels() const {
+  std::size_t sum = 0;
+  for (const auto& [line, stream] : streams_) {
+    sum += static_cast<std::size_t>(std::ranges::count(stream.jobs, JobKind::kernel, &DeviceJob::kind));
+  }
+  return sum;
+}
+
+bool DeviceQueue::may_run(const Stream& stream) const {
+  return !stream.jobs.empty() &&
+         std::ranges::all_of(stream.jobs.front().after, [&](const Moment& moment) { return over(moment); });
+}
+
+std::vector<Enabled> DeviceQueue::enabled() const {
+  std::vector<Enabled> result;
+  for (const auto& [line, stream] : streams_) {
+    if (may_run(stream)) result.push_back({line, stream.jobs.front().kind});
+  }
+  return result;
+}
+
+void DeviceQueue::run_first(Line line) {
+  Stream& stream = streams_.at(line);
+  TENCACHE_CHECK(may_run(stream));
+  DeviceJob job = std::move(stream.jobs.front());
+  stream.jobs.pop_front();
+  job.begin_ns = std::max(job.begin_ns, stream.end_ns);
+  for (const Moment& moment : job.after) job.begin_ns = std::max(job.begin_ns, streams_.at(moment.line).end_ns);
+  job.end_ns = job.begin_ns + (cost_ ? cost_(job) : 0);
+  job.run();
+  stream.end_ns = job.end_ns;
+  stream.done = job.number;
+}
+
+// Every wait names what was submitted before it, so this ends.
+void DeviceQueue::force(Moment moment) {
+  while (!over(moment)) {
+    const auto found = streams_.find(moment.line);
+    TENCACHE_CHECK(found != streams_.end() && !found->second.jobs.empty());
+    const std::vector<Moment> after = found->second.jobs.front().after;
+    for (const Moment& earlier : after) force(earlier);
+    run_first(moment.line);
+  }
+}
+
+void DeviceQueue::run_all() {
+  for (const auto& [line, stream] : streams_) force(last(line));
+}
+
+void DeviceQueue::drop_all() {
+  for (auto& [line, stream] : streams_) {
+    stream.jobs.clear();
+    stream.done = stream.given;
+  }
+}
+
+}  // namespace tencache::rules

@@ -1,0 +1,194 @@
+#include "tests/live/rules/rules_driver.h"
+
+#include "core/check.h"
+#include "tests/live/rules/rules_state.h"
+
+namespace tencache::rules {
+
+const CUcontext the_context = reinterpret_cast<CUcontext>(0xc0de);
+RulesState* RulesState::active = nullptr;
+
+RulesState::RulesState(RulesOptions made)
+    : options(std::move(made)),
+      own_order(options.host == nullptr ? std::make_unique<ObservedOrder>() : nullptr),
+      host(own_order ? *own_order : *options.host),
+      memory(options.memory),
+      queue(options.cost),
+      adversary(options.strategy, options.seed) {
+  const Line legacy = host.new_line();
+  queue.add_stream(legacy, true);
+  streams[nullptr] = legacy;
+}
+
+void RulesState::let_the_device_run() {
+  if (held) return;
+  while (true) {
+    const std::vector<Enabled> enabled = queue.enabled();
+    const std::optional<std::size_t> chosen = adversary.choose(enabled);
+    if (!chosen) return;
+    queue.run_first(enabled[*chosen].stream);
+  }
+}
+
+CUresult RulesState::wait(std::unique_lock<std::mutex>& lock, Moment moment, const VectorClock& known) {
+  const VectorClock promised = known;  // the event may be recorded again meanwhile
+  for (std::uint64_t turns = adversary.patience(); turns > 0 && broken == CUDA_SUCCESS; --turns) {
+    const bool locked = lock.owns_lock();
+    if (locked) lock.unlock();
+    host.pass_turn();
+    if (locked) lock.lock();
+    let_the_device_run();
+  }
+  while (held && broken == CUDA_SUCCESS) changed.wait(lock);
+  if (broken != CUDA_SUCCESS) return broken;
+  queue.force(moment);
+  counts.waits++;
+  if (!host.clock().learn(promised)) counts.implied_waits++;
+  log.forget_known(host.clock());
+  changed.notify_all();
+  return CUDA_SUCCESS;
+}
+
+// "The device has encountered an error … the process must be terminated and relaunched" (CUDA_ERROR_LAUNCH_FAILED).
+void RulesState::break_context(CUresult result) {
+  broken = result;
+  queue.drop_all();
+  changed.notify_all();
+}
+
+Call::Call(const char* function, Needs needs) : function_(function), state_(*RulesState::active) {
+  state_.host.pass_turn();
+  lock_ = std::unique_lock(state_.mutex, std::defer_lock);
+  if (!state_.host.one_at_a_time()) lock_.lock();
+  state_.counts.calls++;
+  if (needs == Needs::context) {
+    if (state_.host.own() != the_context) {
+      failed_ = breaks("a context is current on each thread that calls (cuCtxSetCurrent)", CUDA_ERROR_INVALID_CONTEXT);
+      return;
+    }
+    // "This leaves the process in an inconsistent state and any further CUDA work will return the same error."
+    failed_ = state_.broken;
+    if (failed_ != CUDA_SUCCESS) return;
+  }
+  state_.let_the_device_run();
+  failed_ = state_.failures.next(function);
+  if (failed_ == CUDA_ERROR_LAUNCH_FAILED) state_.break_context(failed_);
+}
+
+CUresult Call::breaks(const std::string& rule, CUresult answer) {
+  if (state_.violation.empty()) {
+    state_.violation = std::string(function_) + ": " + rule + "\n" + CallStack::here().describe();
+  }
+  return answer;
+}
+
+void Call::judge(const Access& access, Moment moment, const VectorClock& known) {
+  if (!state_.violation.empty()) return;  // what follows from the first is no news
+  state_.violation = state_.log.access(access, {moment, function_, CallStack::here()}, known);
+}
+
+void Call::change(const Range& range) {
+  VectorClock& clock = state_.host.clock();
+  judge({range, true, false}, clock.tick(state_.host.line()), clock);
+}
+
+CUresult Call::submit(CUstream stream, DeviceJob job) {
+  const auto found = state_.streams.find(stream);
+  if (found == state_.streams.end()) return breaks("the stream exists", CUDA_ERROR_INVALID_HANDLE);
+  const Line line = found->second, legacy = state_.streams.at(nullptr);
+  DeviceQueue& queue = state_.queue;
+  // "The legacy default stream … synchronizes with all other streams in the same CUcontext except for non-blocking
+  // streams" (stream synchronization behavior).
+  if (line == legacy) {
+    for (const auto& [handle, other] : state_.streams) {
+      if (other != legacy && queue.find(other)->blocking) queue.wait(line, queue.last(other), queue.known_after(other));
+    }
+  } else if (queue.find(line)->blocking) {
+    queue.wait(line, queue.last(legacy), queue.known_after(legacy));
+  }
+  const std::vector<Access> accesses = job.accesses;
+  VectorClock& clock = state_.host.clock();
+  clock.tick(state_.host.line());
+  const Moment moment = queue.submit(line, std::move(job), clock, 0);
+  VectorClock known = queue.known_after(line);
+  for (const Access& access : accesses) judge(access, moment, known);
+  state_.changed.notify_all();
+  state_.let_the_device_run();
+  return CUDA_SUCCESS;
+}
+
+bool Call::touch_device(DeviceJob& job, CUdeviceptr address, Bytes bytes, bool write) const {
+  const std::optional<std::vector<Range>> places = state_.memory.place(Range{address, bytes});
+  if (!places) return false;
+  for (const Range& range : *places) job.accesses.push_back({range, write, false});
+  return true;
+}
+
+RulesDriver::RulesDriver(RulesOptions options) : state_(std::make_unique<RulesState>(std::move(options))) {
+  TENCACHE_CHECK(RulesState::active == nullptr);
+  RulesState::active = state_.get();
+  add_device_rules(table_);
+  add_memory_rules(table_);
+  add_work_rules(table_);
+}
+
+RulesDriver::~RulesDriver() { RulesState::active = nullptr; }
+
+void RulesDriver::fail(const std::string& function, CUresult result, std::uint64_t calls) {
+  const std::lock_guard lock(state_->mutex);
+  state_->failures.add(function, result, calls);
+}
+
+void RulesDriver::set_budget(Bytes bytes) {
+  const std::lock_guard lock(state_->mutex);
+  state_->budget = bytes;
+}
+
+void RulesDriver::hold() {
+  const std::lock_guard lock(state_->mutex);
+  state_->held = true;
+}
+
+void RulesDriver::go_on() {
+  const std::lock_guard lock(state_->mutex);
+  state_->held = false;
+  state_->changed.notify_all();
+}
+
+void RulesDriver::wait_for_jobs(std::size_t count) {
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait(lock, [&] { return state_->queue.waiting() >= count; });
+}
+
+bool RulesDriver::context_is_current() const { return state_->host.own() == the_context; }
+
+std::string RulesDriver::violation() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->violation;
+}
+
+std::string RulesDriver::leftovers() const {
+  const RulesCounts left = counts();
+  const std::size_t things = left.handles + left.mappings + left.reservations + left.pinned + left.allocations +
+                             left.streams + left.events + left.modules + left.contexts;
+  if (std::string found = violation(); !found.empty()) return found;
+  return things + left.memory != 0 ? "something was not given back to the driver" : "";
+}
+
+RulesCounts RulesDriver::counts() const {
+  const std::lock_guard lock(state_->mutex);
+  RulesCounts counts = state_->counts;
+  const DeviceMemory& memory = state_->memory;
+  counts.handles = memory.handles.size();
+  counts.mappings = memory.mappings.size();
+  counts.reservations = memory.reservations.size();
+  counts.pinned = memory.locked.size();
+  counts.allocations = memory.allocations.size();
+  counts.memory = memory.used();
+  counts.streams = state_->streams.size() - 1;
+  counts.events = state_->events.size();
+  counts.modules = state_->modules.size();
+  return counts;
+}
+
+}  // namespace tencache::rules

@@ -1,0 +1,100 @@
+// What the table's functions share.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tests/live/rules/access_log.h"
+#include "tests/live/rules/device_memory.h"
+#include "tests/live/rules/device_queue.h"
+#include "tests/live/rules/failure_plan.h"
+#include "tests/live/rules/rules_driver.h"
+
+namespace tencache::rules {
+
+// What an event has captured.
+struct CapturedWork {
+  Moment last;  // number 0: nothing
+  VectorClock known;
+};
+
+struct RulesState {
+  explicit RulesState(RulesOptions made);
+
+  void let_the_device_run();
+  // The calling thread waits for it, and for all that is known with it.
+  CUresult wait(std::unique_lock<std::mutex>& lock, Moment moment, const VectorClock& known);
+  void break_context(CUresult result);
+
+  RulesOptions options;
+  std::unique_ptr<HostOrder> own_order;
+  HostOrder& host;
+  std::mutex mutex;
+  std::condition_variable changed;
+  FailurePlan failures;
+  DeviceMemory memory;
+  Bytes budget = unlimited;
+  DeviceQueue queue;
+  AccessLog log;
+  Adversary adversary;
+  std::map<CUstream, Line> streams;  // with the legacy stream, whose handle is null
+  std::map<CUevent, CapturedWork> events;
+  std::map<CUmodule, std::string> modules;
+  std::string violation;
+  CUresult broken = CUDA_SUCCESS;
+  bool held = false;
+  std::uintptr_t last_object = 0x1000;
+  RulesCounts counts;
+
+  static RulesState* active;
+};
+
+extern const CUcontext the_context;
+
+// A call of the driver: what each of its functions does first, under the lock that it holds.
+class Call {
+ public:
+  enum class Needs : std::uint8_t { nothing, context };
+  explicit Call(const char* function, Needs needs = Needs::context);
+
+  // Not success: the answer.
+  CUresult failed() const { return failed_; }
+  RulesState& state() const { return state_; }
+  std::unique_lock<std::mutex>& lock() { return lock_; }
+
+  // Notes that a rule is broken, and returns the answer.
+  CUresult breaks(const std::string& rule, CUresult answer);
+  // The calling thread changes memory now.
+  void change(const Range& range);
+  // Gives a job to a stream. `job.accesses` are checked.
+  CUresult submit(CUstream stream, DeviceJob job);
+  // Adds where the device's bytes lie; false if they are not accessible.
+  bool touch_device(DeviceJob& job, CUdeviceptr address, Bytes bytes, bool write) const;
+
+ private:
+  void judge(const Access& access, Moment moment, const VectorClock& known);
+
+  const char* function_;
+  RulesState& state_;
+  std::unique_lock<std::mutex> lock_;
+  CUresult failed_ = CUDA_SUCCESS;
+};
+
+// Return from a function of the table: a call that fails; a rule that is broken.
+#define RULES_CALL(...)          \
+  Call call(__VA_ARGS__);        \
+  RulesState& at = call.state(); \
+  (void)at;                      \
+  if (call.failed() != CUDA_SUCCESS) return call.failed()
+#define RULE(condition, sentence, answer) \
+  if (!(condition)) return call.breaks(sentence, answer)
+
+void add_device_rules(CudaDriver& table);
+void add_memory_rules(CudaDriver& table);
+void add_work_rules(CudaDriver& table);
+
+}  // namespace tencache::rules

@@ -1,0 +1,196 @@
+// Copies, kernels, streams and events.
+#include <cstring>
+
+#include "tests/live/rules/rule_kernels.h"
+#include "tests/live/rules/rules_state.h"
+
+namespace tencache::rules {
+namespace {
+
+// ---- Copies ---------------------------------------------------------------------------------------------------------
+
+// "If the memory is page-locked, a copy may overlap with other operations"; "for transfers between device memory and
+// pageable host memory, the function might be synchronous with respect to host" (API synchronization behavior). So a
+// pageable copy may be over when the call returns, and may not.
+CUresult copy(Call& call, JobKind kind, CUdeviceptr device, std::byte* host, Bytes bytes, CUstream stream) {
+  RulesState& at = call.state();
+  const bool up = kind == JobKind::upload;
+  const Range range{reinterpret_cast<std::uint64_t>(host), bytes};
+  DeviceJob job;
+  job.kind = kind;
+  RULE(call.touch_device(job, device, bytes, up), "all of the device's memory is mapped and accessible",
+       CUDA_ERROR_ILLEGAL_ADDRESS);
+  const DeviceMemory::Locked locked = at.memory.page_locked(range);
+  RULE(locked != DeviceMemory::Locked::partly, "all of the host's range is page-locked in one piece, or none of it",
+       CUDA_ERROR_INVALID_VALUE);
+  (up ? at.counts.uploads : at.counts.downloads)++;
+  const bool pageable = locked == DeviceMemory::Locked::none;
+  if (pageable) at.counts.unpinned_copies++;
+  auto* on_device = reinterpret_cast<std::byte*>(device);
+  // The destination changes at any moment from now on: until the copy is there, it is anything.
+  if (!up && !at.queue.touches(range)) poison({host, bytes});
+  job.accesses.push_back({range, !up, pageable});
+  job.run = [=] { up ? std::memcpy(on_device, host, bytes) : std::memcpy(host, on_device, bytes); };
+  const CUresult result = call.submit(stream, std::move(job));
+  if (result == CUDA_SUCCESS && pageable && !at.held && at.adversary.coin())
+    at.queue.force(at.queue.last(at.streams[stream]));
+  return result;
+}
+
+CUresult CUDAAPI upload(CUdeviceptr device, const void* host, std::size_t bytes, CUstream stream) {
+  RULES_CALL("cuMemcpyHtoDAsync");
+  return copy(call, JobKind::upload, device, static_cast<std::byte*>(const_cast<void*>(host)), bytes, stream);
+}
+
+CUresult CUDAAPI download(void* host, CUdeviceptr device, std::size_t bytes, CUstream stream) {
+  RULES_CALL("cuMemcpyDtoHAsync");
+  return copy(call, JobKind::download, device, static_cast<std::byte*>(host), bytes, stream);
+}
+
+CUresult CUDAAPI fill(CUdeviceptr device, unsigned char value, std::size_t bytes, CUstream stream) {
+  RULES_CALL("cuMemsetD8Async");
+  DeviceJob job;
+  job.kind = JobKind::fill;
+  RULE(call.touch_device(job, device, bytes, true), "all of the memory is mapped and accessible",
+       CUDA_ERROR_ILLEGAL_ADDRESS);
+  job.run = [=] { std::memset(reinterpret_cast<void*>(device), value, bytes); };
+  return call.submit(stream, std::move(job));
+}
+
+// ---- Kernels: looked for in the very PTX that was built. ------------------------------------------------------------
+
+CUresult CUDAAPI load_module(CUmodule* module, const void* image) {
+  RULES_CALL("cuModuleLoadData");
+  RULE(image != nullptr, "there is an image", CUDA_ERROR_INVALID_VALUE);
+  *module = reinterpret_cast<CUmodule>(++at.last_object);
+  at.modules[*module] = static_cast<const char*>(image);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI unload_module(CUmodule module) {
+  RULES_CALL("cuModuleUnload");
+  RULE(at.modules.contains(module), "the module exists", CUDA_ERROR_INVALID_HANDLE);
+  RULE(at.queue.kernels() == 0, "\"Attempts to use … functions … of a module that is unloaded are undefined\"",
+       CUDA_ERROR_INVALID_VALUE);
+  at.modules.erase(module);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI find_function(CUfunction* function, CUmodule module, const char* name) {
+  RULES_CALL("cuModuleGetFunction");
+  RULE(at.modules.contains(module), "the module exists", CUDA_ERROR_INVALID_HANDLE);
+  const std::string entry = std::string(".entry ") + name + "(";
+  *function = at.modules[module].find(entry) == std::string::npos ? nullptr : find_kernel(name);
+  return *function == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI launch(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                        unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void** parameters,
+                        void** extra) {
+  RULES_CALL("cuLaunchKernel");
+  // Technical specifications per compute capability: blocks of at most 1,024 threads, grids of 2^31-1 x 65,535 x
+  // 65,535.
+  RULE(grid_x > 0 && grid_y > 0 && grid_z > 0 && grid_x <= 0x7fffffff && grid_y <= 65'535 && grid_z <= 65'535,
+       "the grid has a size that devices have", CUDA_ERROR_INVALID_VALUE);
+  RULE(std::uint64_t{block_x} * block_y * block_z - 1 < 1024, "the block has a size that devices have",
+       CUDA_ERROR_INVALID_VALUE);
+  RULE(shared <= 48 * KiB, "a block has 48 KiB of shared memory", CUDA_ERROR_INVALID_VALUE);
+  RULE(parameters != nullptr && extra == nullptr, "\"kernelParams and extra\": one of them", CUDA_ERROR_INVALID_VALUE);
+  DeviceJob job;
+  bool there = true;
+  job.run = launch_kernel(function, parameters, [&](CUdeviceptr begin, Bytes bytes, bool write) {
+    there = there && call.touch_device(job, begin, bytes, write);
+  });
+  RULE(job.run != nullptr, "the function is one of cuModuleGetFunction", CUDA_ERROR_INVALID_HANDLE);
+  RULE(there, "all that the kernel touches is mapped and accessible", CUDA_ERROR_ILLEGAL_ADDRESS);
+  at.counts.kernels++;
+  return call.submit(stream, std::move(job));
+}
+
+// ---- Streams and events ---------------------------------------------------------------------------------------------
+
+CUresult CUDAAPI create_stream(CUstream* stream, unsigned flags) {
+  RULES_CALL("cuStreamCreate");
+  RULE(flags == CU_STREAM_DEFAULT || flags == CU_STREAM_NON_BLOCKING, "the flags are some of CUstream_flags",
+       CUDA_ERROR_INVALID_VALUE);
+  *stream = reinterpret_cast<CUstream>(++at.last_object);
+  at.queue.add_stream(at.streams[*stream] = at.host.new_line(), flags == CU_STREAM_DEFAULT);
+  return CUDA_SUCCESS;
+}
+
+// "In case the device is still doing work in the stream …, the function will return immediately and the resources …
+// will be released automatically once the device has completed all work."
+CUresult CUDAAPI destroy_stream(CUstream stream) {
+  RULES_CALL("cuStreamDestroy");
+  const auto found = at.streams.find(stream);
+  RULE(stream != nullptr && found != at.streams.end(), "the stream exists", CUDA_ERROR_INVALID_HANDLE);
+  at.queue.destroy_stream(found->second);
+  at.streams.erase(found);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI synchronize_stream(CUstream stream) {
+  RULES_CALL("cuStreamSynchronize");
+  const auto found = at.streams.find(stream);
+  RULE(found != at.streams.end(), "the stream exists", CUDA_ERROR_INVALID_HANDLE);
+  return at.wait(call.lock(), at.queue.last(found->second), at.queue.known_after(found->second));
+}
+
+CUresult CUDAAPI create_event(CUevent* event, unsigned flags) {
+  RULES_CALL("cuEventCreate");
+  RULE((flags & ~unsigned{CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING}) == 0,
+       "the flags are some of CUevent_flags", CUDA_ERROR_INVALID_VALUE);
+  *event = reinterpret_cast<CUevent>(++at.last_object);
+  at.events[*event] = {};
+  return CUDA_SUCCESS;
+}
+
+// "An event may be destroyed before it is complete …. In this case, the call does not block on completion of the
+// event."
+CUresult CUDAAPI destroy_event(CUevent event) {
+  RULES_CALL("cuEventDestroy");
+  RULE(at.events.erase(event) == 1, "the event exists", CUDA_ERROR_INVALID_HANDLE);
+  return CUDA_SUCCESS;
+}
+
+// "Captures in hEvent the contents of hStream at the time of this call. … cuEventRecord() can be called multiple times
+// on the same event and will overwrite the previously captured state."
+CUresult CUDAAPI record_event(CUevent event, CUstream stream) {
+  RULES_CALL("cuEventRecord");
+  const auto found = at.events.find(event);
+  RULE(found != at.events.end(), "the event exists", CUDA_ERROR_INVALID_HANDLE);
+  const auto on = at.streams.find(stream);
+  RULE(on != at.streams.end(), "the stream exists", CUDA_ERROR_INVALID_HANDLE);
+  found->second = {at.queue.last(on->second), at.queue.known_after(on->second)};
+  return CUDA_SUCCESS;
+}
+
+// "Waits until the completion of all work currently captured in hEvent." "Before the first call to cuEventRecord(), an
+// event represents an empty set of work."
+CUresult CUDAAPI synchronize_event(CUevent event) {
+  RULES_CALL("cuEventSynchronize");
+  const auto found = at.events.find(event);
+  RULE(found != at.events.end(), "the event exists", CUDA_ERROR_INVALID_HANDLE);
+  return at.wait(call.lock(), found->second.last, found->second.known);
+}
+
+}  // namespace
+
+void add_work_rules(CudaDriver& table) {
+  table.cuMemcpyHtoDAsync = upload;
+  table.cuMemcpyDtoHAsync = download;
+  table.cuMemsetD8Async = fill;
+  table.cuModuleLoadData = load_module;
+  table.cuModuleUnload = unload_module;
+  table.cuModuleGetFunction = find_function;
+  table.cuLaunchKernel = launch;
+  table.cuStreamCreate = create_stream;
+  table.cuStreamDestroy = destroy_stream;
+  table.cuStreamSynchronize = synchronize_stream;
+  table.cuEventCreate = create_event;
+  table.cuEventDestroy = destroy_event;
+  table.cuEventRecord = record_event;
+  table.cuEventSynchronize = synchronize_event;
+}
+
+}  // namespace tencache::rules

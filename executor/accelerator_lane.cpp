@@ -11,13 +11,11 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "executor/order_site.h"
 
 namespace tencache {
 namespace {
 
-constexpr Bytes part_bytes = 4 * MiB;       // well above what it takes to start a copy, well below a chunk
-constexpr std::size_t parts_in_flight = 2;  // one copies while the next is started
-constexpr Bytes smallest_buffer = 4 * MiB;  // of each of the two for files
 constexpr Bytes largest_direct = 16 * MiB;  // what GPUDirect Storage moves at once; between two it can be stopped
 constexpr std::size_t buffer_count = 2;
 
@@ -54,7 +52,7 @@ class Settle {
   explicit Settle(CopyEngine& engine) : engine_(engine) {}
   ~Settle() {
     try {
-      engine_.wait(0);
+      TENCACHE_ORDER_SITE("wait", engine_.wait(0));
     } catch (...) {  // the transfer has failed already, or the next one will say it
     }
   }
@@ -67,10 +65,10 @@ class Settle {
 
 }  // namespace
 
-AcceleratorLane::AcceleratorLane(Accelerator& accelerator, Bytes largest_block, bool checksums)
-    : accelerator_(accelerator),
-      buffer_bytes_(std::max(smallest_buffer, largest_block)),
-      engine_(accelerator.copy_engine()) {
+AcceleratorLane::AcceleratorLane(Accelerator& accelerator, Bytes largest_block, bool checksums,
+                                 AcceleratorLaneSizes sizes)
+    : accelerator_(accelerator), sizes_(sizes), engine_(accelerator.copy_engine()) {
+  sizes_.buffer_bytes = std::max(sizes_.buffer_bytes, largest_block);
   if (checksums) {
     indirect_reason_ = "checksums are the processor's work";
   } else if (largest_block != 0) {
@@ -82,41 +80,39 @@ AcceleratorLane::~AcceleratorLane() {
   engine_.reset();
   if (buffers_ == nullptr) return;
   if (pinned_) accelerator_.unpin(buffers_);
-  ::munmap(buffers_, buffer_count * buffer_bytes_);
+  ::munmap(buffers_, buffer_count * sizes_.buffer_bytes);
 }
 
 std::byte* AcceleratorLane::buffer(std::size_t index) {
   if (buffers_ == nullptr) {
-    void* memory = ::mmap(nullptr, buffer_count * buffer_bytes_, PROT_READ | PROT_WRITE,
+    void* memory = ::mmap(nullptr, buffer_count * sizes_.buffer_bytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED) throw Error(std::string("buffers between files and the GPU: ") + std::strerror(errno));
     buffers_ = static_cast<std::byte*>(memory);
     std::string reason;  // unpinned they are slower, and that CPU memory cannot be pinned has been said
-    pinned_ = accelerator_.pin(buffers_, buffer_count * buffer_bytes_, reason);
+    pinned_ = accelerator_.pin(buffers_, buffer_count * sizes_.buffer_bytes, reason);
   }
-  return buffers_ + index * buffer_bytes_;
+  return buffers_ + index * sizes_.buffer_bytes;
 }
 
-// `start` gets a part of the host's memory and its position.
-template <typename Start>
-bool AcceleratorLane::move(std::span<const HostPiece> host, const Progress& progress, const Start& start) {
+bool AcceleratorLane::move(std::span<const HostPiece> host, const Progress& progress, const StartPart& start) {
   const Settle settle(*engine_);
   std::deque<Bytes> under_way;
   Bytes position = 0, arrived = 0;
   const auto wait_for_first = [&] {
-    engine_->wait(under_way.size() - 1);
+    TENCACHE_ORDER_SITE("wait", engine_->wait(under_way.size() - 1));
     arrived += under_way.front();
     under_way.pop_front();
     return progress(arrived);
   };
   for (const HostPiece& piece : host) {
     for (Bytes done = 0; done < piece.bytes;) {
-      const Bytes part = std::min(part_bytes, piece.bytes - done);
+      const Bytes part = std::min(sizes_.part_bytes, piece.bytes - done);
       start(piece.address + done, position, part);
       under_way.push_back(part);
       done += part;
       position += part;
-      if (under_way.size() > parts_in_flight && !wait_for_first()) return false;
+      if (under_way.size() > sizes_.parts_in_flight && !wait_for_first()) return false;
     }
   }
   while (!under_way.empty()) {
@@ -177,12 +173,12 @@ bool AcceleratorLane::read(FileLane& files, const std::vector<FileBlock>& blocks
         });
     if (result != Direct::failed) return result == Direct::done;
   }
-  const std::vector<Group> groups = groups_of(blocks, bytes, buffer_bytes_);
+  const std::vector<Group> groups = groups_of(blocks, bytes, sizes_.buffer_bytes);
   const Settle settle(*engine_);
   for (std::size_t i = 0; i < groups.size(); i++) {
     const Group& group = groups[i];
     std::byte* between = buffer(i % buffer_count);
-    engine_->wait(1);  // the upload of two groups ago has left this buffer
+    TENCACHE_ORDER_SITE("wait", engine_->wait(1));  // the upload of two groups ago has left this buffer
     const bool last = i + 1 == groups.size();
     const Progress filled = [&](Bytes done) {
       return last && done >= group.bytes ? true : progress(group.begin + done);  // that all is there is said below
@@ -190,7 +186,7 @@ bool AcceleratorLane::read(FileLane& files, const std::vector<FileBlock>& blocks
     if (!files.read(group.blocks, between, filled)) return false;
     engine_->upload(device + group.begin, between, group.bytes);
   }
-  engine_->wait(0);
+  TENCACHE_ORDER_SITE("wait", engine_->wait(0));
   return progress(bytes);
 }
 
@@ -203,14 +199,14 @@ bool AcceleratorLane::write(FileLane& files, const std::vector<FileBlock>& block
         });
     if (result != Direct::failed) return result == Direct::done;
   }
-  const std::vector<Group> groups = groups_of(blocks, bytes, buffer_bytes_);
+  const std::vector<Group> groups = groups_of(blocks, bytes, sizes_.buffer_bytes);
   const auto start = [&](std::size_t i) {
     engine_->download(buffer(i % buffer_count), device + groups[i].begin, groups[i].bytes);
   };
   const Settle settle(*engine_);
   if (!groups.empty()) start(0);
   for (std::size_t i = 0; i < groups.size(); i++) {
-    engine_->wait(0);
+    TENCACHE_ORDER_SITE("wait", engine_->wait(0));
     if (i + 1 < groups.size()) start(i + 1);
     const Progress written = [&](Bytes done) { return progress(groups[i].begin + done); };
     if (!files.write(groups[i].blocks, buffer(i % buffer_count), written)) return false;

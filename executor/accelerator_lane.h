@@ -5,6 +5,7 @@
 // failure, through two page-locked buffers of the lane's own: the file fills one while the other is uploaded.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,13 +17,19 @@
 
 namespace tencache {
 
+struct AcceleratorLaneSizes {
+  Bytes part_bytes = 4 * MiB;       // well above what it takes to start a copy, well below a chunk
+  std::size_t parts_in_flight = 2;  // one copies while the next is started
+  Bytes buffer_bytes = 4 * MiB;     // the least, of each of the two for files
+};
+
 // Used by one thread. All functions return when the bytes are there, or false when `progress`, called with the bytes
 // done, stopped them; then nothing touches the memory any more and the destination's content is undefined. They throw
 // Error on failures of the device or the disk.
 class AcceleratorLane {
  public:
   // No block of a file is larger than `largest_block`; 0: the lane has no files. `checksums`: the host must see them.
-  AcceleratorLane(Accelerator& accelerator, Bytes largest_block, bool checksums);
+  AcceleratorLane(Accelerator& accelerator, Bytes largest_block, bool checksums, AcceleratorLaneSizes sizes = {});
   ~AcceleratorLane();
   AcceleratorLane(const AcceleratorLane&) = delete;
   AcceleratorLane& operator=(const AcceleratorLane&) = delete;
@@ -41,12 +48,13 @@ class AcceleratorLane {
   template <typename Move>
   Direct move_directly(const FileLane& files, const std::vector<FileBlock>& blocks, Bytes bytes,
                        const Progress& progress, const Move& step);
-  template <typename Start>
-  bool move(std::span<const HostPiece> host, const Progress& progress, const Start& start);
+  // Gets a part of the host's memory and its position.
+  using StartPart = std::function<void(std::byte* host, Bytes position, Bytes bytes)>;
+  bool move(std::span<const HostPiece> host, const Progress& progress, const StartPart& start);
   std::byte* buffer(std::size_t index);
 
   Accelerator& accelerator_;
-  Bytes buffer_bytes_;
+  AcceleratorLaneSizes sizes_;
   std::unique_ptr<CopyEngine> engine_;
   std::unique_ptr<DirectFiles> direct_;
   mutable Mutex reason_mutex_;

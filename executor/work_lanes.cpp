@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "executor/clock.h"
+#include "executor/order_site.h"
 
 namespace tencache {
 
@@ -54,7 +55,7 @@ Fence WorkLanes::enqueue(std::size_t at, LaneWork work) {
   if (!lane.copies) {
     // The op may write what a cancelled copy still reads: it waits until the copy has noticed.
     for (const auto& other : lanes_) {
-      if (!other->reads_for_nothing()) continue;
+      if (!TENCACHE_ORDER_SITE("guard", other->reads_for_nothing())) continue;
       pending_.at(other->queue.front().fence).dependants.push_back(queued.fence);
       queued.blockers++;
     }

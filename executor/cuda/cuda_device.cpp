@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "executor/cuda/cuda_backend.h"
 #include "executor/cuda/cuda_memory.h"
+#include "executor/order_site.h"
 #include "executor/replay_bodies.h"
 
 namespace tencache {
@@ -25,7 +26,7 @@ class CudaCopyEngine final : public CopyEngine {
   }
   ~CudaCopyEngine() override {
     if (!device_.try_bind()) return;
-    driver_.cuStreamSynchronize(stream_);
+    if (!under_way_.empty()) TENCACHE_ORDER_SITE("wait", driver_.cuStreamSynchronize(stream_));
     for (const CUevent event : under_way_) driver_.cuEventDestroy(event);
     for (const CUevent event : spare_) driver_.cuEventDestroy(event);
     driver_.cuStreamDestroy(stream_);
@@ -35,21 +36,25 @@ class CudaCopyEngine final : public CopyEngine {
 
   void upload(std::byte* device, const std::byte* host, Bytes bytes) override {
     device_.bind();
-    check_cuda(driver_, driver_.cuMemcpyHtoDAsync(pointer(device), host, bytes, stream_), "a copy to the GPU");
-    mark();
+    TENCACHE_ORDER_PAIR(
+        "copy, event",
+        check_cuda(driver_, driver_.cuMemcpyHtoDAsync(pointer(device), host, bytes, stream_), "a copy to the GPU"),
+        mark());
   }
   void download(std::byte* host, const std::byte* device, Bytes bytes) override {
     device_.bind();
-    check_cuda(driver_, driver_.cuMemcpyDtoHAsync(host, pointer(device), bytes, stream_), "a copy from the GPU");
-    mark();
+    TENCACHE_ORDER_PAIR(
+        "copy, event",
+        check_cuda(driver_, driver_.cuMemcpyDtoHAsync(host, pointer(device), bytes, stream_), "a copy from the GPU"),
+        mark());
   }
   void wait(std::size_t left) override {
     device_.bind();
-    while (under_way_.size() > left) {
+    while (TENCACHE_ORDER_SITE("guard", under_way_.size() > left)) {
       const CUevent first = under_way_.front();
       under_way_.pop_front();
       spare_.push_back(first);
-      check_cuda(driver_, driver_.cuEventSynchronize(first), "waiting for a copy");
+      check_cuda(driver_, TENCACHE_ORDER_SITE("wait", driver_.cuEventSynchronize(first)), "waiting for a copy");
     }
   }
 
@@ -67,10 +72,10 @@ class CudaCopyEngine final : public CopyEngine {
     }
     if (result == CUDA_SUCCESS) {
       under_way_.push_back(event);
-      result = driver_.cuEventRecord(event, stream_);
+      result = TENCACHE_ORDER_SITE("event", driver_.cuEventRecord(event, stream_));
       if (result == CUDA_SUCCESS) return;
     }
-    driver_.cuStreamSynchronize(stream_);
+    TENCACHE_ORDER_SITE("wait", driver_.cuStreamSynchronize(stream_));
     check_cuda(driver_, result, "an event behind a copy");
   }
 
@@ -123,9 +128,13 @@ CudaDevice::CudaDevice(const CudaDriver& driver, int ordinal, const CuFile* file
 
 CudaDevice::~CudaDevice() { driver_.cuDevicePrimaryCtxRelease(device_); }
 
-void CudaDevice::bind() const { check_cuda(driver_, driver_.cuCtxSetCurrent(context_), "making the context current"); }
+void CudaDevice::bind() const {
+  check_cuda(driver_, TENCACHE_ORDER_SITE("guard", driver_.cuCtxSetCurrent(context_)), "making the context current");
+}
 
-bool CudaDevice::try_bind() const noexcept { return driver_.cuCtxSetCurrent(context_) == CUDA_SUCCESS; }
+bool CudaDevice::try_bind() const noexcept {
+  return TENCACHE_ORDER_SITE("guard", driver_.cuCtxSetCurrent(context_)) == CUDA_SUCCESS;
+}
 
 CUmemAllocationProp CudaDevice::allocation_properties() const {
   CUmemAllocationProp properties = {};

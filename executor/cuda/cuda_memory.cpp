@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "executor/clock.h"
 #include "executor/cuda/cuda_device.h"
+#include "executor/order_site.h"
 
 namespace tencache {
 namespace {
@@ -90,13 +91,14 @@ bool CudaMemory::adopt(CUdeviceptr at, Mapping& mapping) {
     parked_.erase(next);
     return true;
   }
-  while (next != parked_.end() && next->first < at + mapping.bytes) let_go(next++);
+  while (TENCACHE_ORDER_SITE("guard", next != parked_.end() && next->first < at + mapping.bytes)) let_go(next++);
   return false;
 }
 
 void CudaMemory::let_go(std::map<CUdeviceptr, Parked>::iterator parked) {
   Mapping& mapping = parked->second.mapping;
-  check_cuda(driver_, driver_.cuMemUnmap(parked->first, mapping.bytes), "unmapping memory");
+  check_cuda(driver_, TENCACHE_ORDER_SITE("table", driver_.cuMemUnmap(parked->first, mapping.bytes)),
+             "unmapping memory");
   waiting_[mapping.bytes].push_back(mapping.handle);
   parked_bytes_ -= mapping.room_bytes();
   give_room(mapping.room);
@@ -143,7 +145,7 @@ CUresult CudaMemory::create_handle(Bytes bytes, CUmemGenericAllocationHandle& ha
 bool CudaMemory::release_one_waiting() {
   if (waiting_.empty()) return false;
   const auto largest = std::prev(waiting_.end());
-  driver_.cuMemRelease(largest->second.back());
+  TENCACHE_ORDER_SITE("table", driver_.cuMemRelease(largest->second.back()));
   created_bytes_ -= largest->first;
   largest->second.pop_back();
   if (largest->second.empty()) waiting_.erase(largest);
@@ -159,7 +161,7 @@ CUmemGenericAllocationHandle CudaMemory::take_handle(Bytes bytes) {
       if (same->second.empty()) waiting_.erase(same);
       return handle;
     }
-    const bool fits = created_bytes_ + bytes <= room_.capacity();
+    const bool fits = !TENCACHE_ORDER_SITE("guard", created_bytes_ + bytes > room_.capacity());
     const CUresult result = fits ? create_handle(bytes, handle) : CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) return handle;
     if (result != CUDA_ERROR_OUT_OF_MEMORY) check_cuda(driver_, result, "taking memory");
@@ -231,7 +233,8 @@ void CudaMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
     parked_in_turn_[parked_count_] = of.address + begin;
     parked_[of.address + begin] = {std::move(found->second), parked_count_++};
   } else {
-    check_cuda(driver_, driver_.cuMemUnmap(of.address + begin, found->second.bytes), "unmapping memory");
+    check_cuda(driver_, TENCACHE_ORDER_SITE("table", driver_.cuMemUnmap(of.address + begin, found->second.bytes)),
+               "unmapping memory");
     waiting_[found->second.bytes].push_back(found->second.handle);
     give_room(found->second.room);
   }

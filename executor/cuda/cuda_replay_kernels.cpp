@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "executor/cuda/cuda_device.h"
 #include "executor/cuda/replay_kernels.h"
+#include "executor/order_site.h"
 #include "executor/replay_bodies.h"
 #include "executor/replay_pattern.h"
 
@@ -19,7 +20,8 @@ constexpr std::size_t header_words = sizeof(Report) / sizeof(std::uint64_t);
 constexpr unsigned threads_a_block = 256;  // whole warps
 constexpr std::uint64_t most_blocks = 4096;
 
-// The kernels' module, and a stream of their own. Used by one thread; the device outlives it.
+// The kernels' module, and a stream of their own. Used by one thread; the device outlives it. What it launches is
+// finished before it is destroyed.
 class CudaKernels {
  public:
   // Throws Error if the driver cannot compile the kernels' PTX (it is older than the toolkit that this was built with).
@@ -36,7 +38,6 @@ class CudaKernels {
   }
   ~CudaKernels() {
     if (!device_.try_bind()) return;
-    driver_.cuStreamSynchronize(stream_);
     driver_.cuStreamDestroy(stream_);
     driver_.cuModuleUnload(module_);
   }
@@ -58,7 +59,10 @@ class CudaKernels {
   CUstream stream() const { return stream_; }
   void finish() const {  // waits for the stream
     device_.bind();
-    check_cuda(driver_, driver_.cuStreamSynchronize(stream_), "an op");
+    check_cuda(driver_, TENCACHE_ORDER_SITE("wait", driver_.cuStreamSynchronize(stream_)), "an op");
+  }
+  void settle() const noexcept {  // the same after a failure, whatever that was
+    if (device_.try_bind()) TENCACHE_ORDER_SITE("wait", driver_.cuStreamSynchronize(stream_));
   }
 
  private:
@@ -86,12 +90,7 @@ class CudaReplayKernels final : public ReplayKernels {
         check_(kernels_.find("tencache_replay_check")),
         compute_(kernels_.find("tencache_replay_compute")) {}
   ~CudaReplayKernels() override {
-    try {
-      kernels_.finish();
-    } catch (const Error&) {
-      return;
-    }
-    if (report_ != 0) driver_.cuMemFree(report_);
+    if (report_ != 0 && device_.try_bind()) driver_.cuMemFree(report_);
   }
   CudaReplayKernels(const CudaReplayKernels&) = delete;
   CudaReplayKernels& operator=(const CudaReplayKernels&) = delete;
@@ -99,10 +98,39 @@ class CudaReplayKernels final : public ReplayKernels {
   Nanoseconds run(std::span<ReplayAccess> accesses, Nanoseconds duration_ns, const ReplayOptions& options) override {
     device_.bind();
     make_room(accesses.size());
+    try {
+      start(accesses, duration_ns, options);
+    } catch (...) {
+      kernels_.settle();  // what was launched before touches memory that the caller may unmap now
+      throw;
+    }
+    kernels_.finish();
+    for (std::size_t i = 0; i < accesses.size(); i++) {
+      const std::uint64_t word = host_report_[header_words + i];
+      accesses[i].wrong_at = word == ~std::uint64_t{0} ? unlimited : word / page_bytes * page_bytes;
+    }
+    return static_cast<Nanoseconds>(host_report_[1]);
+  }
+
+ private:
+  void make_room(std::size_t accesses) {
+    host_report_.resize(header_words + accesses);
+    if (report_words_ >= host_report_.size()) return;
+    if (report_ != 0) driver_.cuMemFree(report_);
+    report_ = 0;
+    report_words_ = 0;
+    const std::size_t words = 2 * host_report_.size();
+    check_cuda(driver_, driver_.cuMemAlloc(&report_, words * sizeof(std::uint64_t)), "memory for reports");
+    report_words_ = words;
+  }
+
+  void start(std::span<const ReplayAccess> accesses, Nanoseconds duration_ns, const ReplayOptions& options) {
     const std::size_t report_bytes = host_report_.size() * sizeof(std::uint64_t);
-    check_cuda(driver_, driver_.cuMemsetD8Async(report_, 0xff, report_bytes, kernels_.stream()), "clearing a report");
     void* report_only[] = {&report_};
-    kernels_.launch_one(begin_, report_only);
+    TENCACHE_ORDER_PAIR("fill, kernel",
+                        check_cuda(driver_, driver_.cuMemsetD8Async(report_, 0xff, report_bytes, kernels_.stream()),
+                                   "clearing a report"),
+                        kernels_.launch_one(begin_, report_only));
     for (std::size_t i = 0; i < accesses.size(); i++) {
       const ReplayAccess& access = accesses[i];
       CUdeviceptr content = reinterpret_cast<CUdeviceptr>(access.content.data());
@@ -124,27 +152,10 @@ class CudaReplayKernels final : public ReplayKernels {
     }
     std::uint64_t duration = static_cast<std::uint64_t>(std::max<Nanoseconds>(duration_ns, 0));
     void* parameters[] = {&report_, &duration};
-    kernels_.launch_one(compute_, parameters);
-    check_cuda(driver_, driver_.cuMemcpyDtoHAsync(host_report_.data(), report_, report_bytes, kernels_.stream()),
-               "an op's report");
-    kernels_.finish();
-    for (std::size_t i = 0; i < accesses.size(); i++) {
-      const std::uint64_t word = host_report_[header_words + i];
-      accesses[i].wrong_at = word == ~std::uint64_t{0} ? unlimited : word / page_bytes * page_bytes;
-    }
-    return static_cast<Nanoseconds>(host_report_[1]);
-  }
-
- private:
-  void make_room(std::size_t accesses) {
-    host_report_.resize(header_words + accesses);
-    if (report_words_ >= host_report_.size()) return;
-    if (report_ != 0) driver_.cuMemFree(report_);
-    report_ = 0;
-    report_words_ = 0;
-    const std::size_t words = 2 * host_report_.size();
-    check_cuda(driver_, driver_.cuMemAlloc(&report_, words * sizeof(std::uint64_t)), "memory for reports");
-    report_words_ = words;
+    TENCACHE_ORDER_PAIR(
+        "kernel, copy", kernels_.launch_one(compute_, parameters),
+        check_cuda(driver_, driver_.cuMemcpyDtoHAsync(host_report_.data(), report_, report_bytes, kernels_.stream()),
+                   "an op's report"));
   }
 
   CudaDevice& device_;

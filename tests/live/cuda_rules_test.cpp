@@ -158,6 +158,28 @@ TEST_F(CudaRulesTest, AFailedCopyFailsAloneAndIsNamed) {
   EXPECT_EQ(driver.leftovers(), "");
 }
 
+// Whatever fails, nothing of an op is under way when `run` has thrown: its memory is unmapped next.
+TEST_F(CudaRulesTest, AnOpThatFailsLeavesNothingUnderWay) {
+  for (const char* function : {"cuLaunchKernel", "cuMemcpyDtoHAsync"}) {
+    for (std::uint64_t calls = 0; calls < 4; ++calls) {
+      RulesDriver driver({.strategy = rules::Strategy::forced});
+      {
+        CudaDevice device(driver.table(), 0);
+        CudaMemory memory(device, "gpu", 64 * MiB, 2 * MiB, false);
+        const std::unique_ptr<ReplayKernels> kernels = device.replay_kernels();
+        memory.create(0, 2 * MiB);
+        memory.map(0, 0, 2 * MiB, 0);
+        std::vector<ReplayAccess> accesses(1);
+        accesses[0] = {0, 0, {memory.address(0), 2 * MiB}, true, true, unlimited};
+        driver.fail(function, CUDA_ERROR_OUT_OF_MEMORY, function[2] == 'L' ? calls : 0);
+        EXPECT_THROW(kernels->run(accesses, 0, {}), Error);
+        memory.unmap(0, 0, 2 * MiB);
+      }
+      EXPECT_EQ(driver.leftovers(), "") << function << " " << calls;
+    }
+  }
+}
+
 // A copy that is cancelled while the device stands still: its completion comes when the device has let go of it.
 TEST_F(CudaRulesTest, ACancelledCopyEndsWhenTheDeviceHasLetGo) {
   RulesDriver driver;

@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "tests/live/rules/access_log.h"
+#include "tests/live/rules/more_rules.h"
 #include "tests/live/rules/rules_driver.h"
 
 namespace tencache::rules {
@@ -211,6 +212,117 @@ TEST_F(RulesTest, MemoryIsKnownAgainAtAnotherAddress) {
   cuda().cuMemsetD8Async(second, 1, page, one);
   EXPECT_EQ(cuda().cuMemsetD8Async(first, 1, page, one), CUDA_ERROR_ILLEGAL_ADDRESS);
   expect_broken("cuMemsetD8Async", "accessible");
+}
+
+// ---- Waits on the device, copies inside it, times -------------------------------------------------------------------
+
+TEST_F(RulesTest, AStreamWaitsForWhatTheEventHadCaptured) {
+  const MoreRules more = more_rules();
+  for (const Strategy strategy : {Strategy::forced, Strategy::eager, Strategy::starved, Strategy::random}) {
+    open(strategy);
+    const CUdeviceptr at = memory();
+    const CUstream one = stream(), other = stream(), third = stream();
+    const CUevent done = event();
+    std::byte* host = locked();
+    cuda().cuMemsetD8Async(at, 1, page, one);
+    cuda().cuEventRecord(done, one);
+    EXPECT_EQ(more.cuStreamWaitEvent(other, done, 0), CUDA_SUCCESS);
+    cuda().cuMemsetD8Async(memory(), 1, page, third);
+    cuda().cuEventRecord(done, third);  // does not move the wait
+    cuda().cuMemcpyDtoHAsync(host, at, page, other);
+    cuda().cuStreamSynchronize(other);
+    EXPECT_EQ(host[0], std::byte{1});
+    EXPECT_EQ(host[page - 1], std::byte{1});
+    EXPECT_EQ(driver_->violation(), "");
+  }
+  open(Strategy::forced);
+  const CUdeviceptr at = memory();
+  const CUstream one = stream(), other = stream();
+  const CUevent early = event(), never = event();
+  cuda().cuEventRecord(early, one);
+  cuda().cuMemsetD8Async(at, 1, page, one);
+  more.cuStreamWaitEvent(other, early, 0);
+  more.cuStreamWaitEvent(other, never, 0);
+  cuda().cuMemsetD8Async(at, 2, page, other);
+  expect_race("cuMemsetD8Async", "cuMemsetD8Async");
+}
+
+// A waits for B's event, C for A's: C is behind B.
+TEST_F(RulesTest, OrderIsTransitive) {
+  const MoreRules more = more_rules();
+  const CUdeviceptr at = memory();
+  const CUstream a = stream(), b = stream(), c = stream();
+  const CUevent of_b = event(), of_a = event();
+  cuda().cuMemsetD8Async(at, 1, page, b);
+  cuda().cuEventRecord(of_b, b);
+  more.cuStreamWaitEvent(a, of_b, 0);
+  cuda().cuMemsetD8Async(memory(), 1, page, a);
+  cuda().cuEventRecord(of_a, a);
+  more.cuStreamWaitEvent(c, of_a, 0);
+  cuda().cuMemsetD8Async(at, 2, page, c);
+  cuda().cuStreamSynchronize(c);
+  EXPECT_EQ(*reinterpret_cast<const std::byte*>(at), std::byte{2});
+  expect_order();
+}
+
+TEST_F(RulesTest, AQueryThatSucceedsIsOrder) {
+  const MoreRules more = more_rules();
+  const CUdeviceptr at = memory();
+  const CUstream one = stream();
+  const CUevent done = event();
+  EXPECT_EQ(more.cuEventQuery(done), CUDA_SUCCESS) << "never recorded";
+  cuda().cuMemsetD8Async(at, 1, page, one);
+  cuda().cuEventRecord(done, one);
+  EXPECT_EQ(more.cuEventQuery(done), CUDA_ERROR_NOT_READY);
+  cuda().cuStreamSynchronize(one);
+  EXPECT_EQ(more.cuEventQuery(done), CUDA_SUCCESS);
+  cuda().cuMemsetD8Async(at, 1, page, stream());
+  expect_order();
+}
+
+TEST_F(RulesTest, CopiesInsideTheDeviceAreJudged) {
+  const MoreRules more = more_rules();
+  const CUdeviceptr from = memory(), to = memory();
+  const CUstream one = stream();
+  cuda().cuMemsetD8Async(from, 7, page, one);
+  more.cuMemcpyDtoDAsync(to, from, page, one);
+  cuda().cuStreamSynchronize(one);
+  EXPECT_EQ(*reinterpret_cast<const std::byte*>(to), std::byte{7});
+  more.cuMemcpyDtoDAsync(to, from, page, one);
+  cuda().cuMemsetD8Async(from, 8, page, stream());
+  expect_race("cuMemsetD8Async", "cuMemcpyDtoDAsync");
+  more.cuMemcpyDtoDAsync(memory(2 * page), 0, page, nullptr);
+  expect_broken("cuMemcpyDtoDAsync", "accessible");
+}
+
+TEST_F(RulesTest, TimesNeedTimingAndCompletion) {
+  const MoreRules more = more_rules();
+  driver_.reset();
+  driver_ = std::make_unique<RulesDriver>(
+      RulesOptions{.strategy = Strategy::forced, .cost = [](const DeviceJob&) { return Nanoseconds{3'000'000}; }});
+  CUcontext context = nullptr;
+  cuda().cuDevicePrimaryCtxRetain(&context, 0);
+  cuda().cuCtxSetCurrent(context);
+  CUevent first = nullptr, second = nullptr;
+  cuda().cuEventCreate(&first, 0);
+  cuda().cuEventCreate(&second, 0);
+  const CUstream one = stream();
+  float milliseconds = 0;
+  const CUdeviceptr at = memory();
+  cuda().cuMemsetD8Async(at, 1, page, one);
+  cuda().cuEventRecord(first, one);
+  cuda().cuMemsetD8Async(at, 1, page, one);
+  cuda().cuMemsetD8Async(at, 1, page, one);
+  cuda().cuEventRecord(second, one);
+  EXPECT_EQ(more.cuEventElapsedTime(&milliseconds, first, second), CUDA_ERROR_NOT_READY);
+  cuda().cuEventSynchronize(second);
+  cuda().cuMemsetD8Async(at, 1, page, one);
+  cuda().cuStreamSynchronize(one);
+  EXPECT_EQ(more.cuEventElapsedTime(&milliseconds, first, second), CUDA_SUCCESS);
+  EXPECT_EQ(milliseconds, 6.0f);
+  EXPECT_EQ(driver_->violation(), "");
+  more.cuEventElapsedTime(&milliseconds, first, event());
+  expect_broken("cuEventElapsedTime", "timing");
 }
 
 // ---- Values ---------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ Moment DeviceQueue::submit(Line line, DeviceJob job, const VectorClock& host, Na
 void DeviceQueue::wait(Line line, Moment moment, const VectorClock& known) {
   Stream& stream = streams_.at(line);
   stream.clock.learn(known);
-  if (!over(moment)) stream.waits.push_back(moment);
+  if (moment.number != 0) stream.waits.push_back(moment);  // over or not: its end counts for times
 }
 
 Moment DeviceQueue::last(Line line) const { return {line, streams_.at(line).given}; }
@@ -39,6 +39,10 @@ Moment DeviceQueue::last(Line line) const { return {line, streams_.at(line).give
 bool DeviceQueue::over(Moment moment) const {
   const auto found = streams_.find(moment.line);
   return moment.number == 0 || (found != streams_.end() && found->second.done >= moment.number);
+}
+
+Nanoseconds DeviceQueue::end_ns(Moment moment) const {
+  return moment.number == 0 ? 0 : streams_.at(moment.line).ends_ns.at(moment.number - 1);
 }
 
 bool DeviceQueue::touches(const Range& range) const {
@@ -85,11 +89,11 @@ void DeviceQueue::run_first(Line line) {
   TENCACHE_CHECK(may_run(stream));
   DeviceJob job = std::move(stream.jobs.front());
   stream.jobs.pop_front();
-  job.begin_ns = std::max(job.begin_ns, stream.end_ns);
-  for (const Moment& moment : job.after) job.begin_ns = std::max(job.begin_ns, streams_.at(moment.line).end_ns);
+  job.begin_ns = std::max(job.begin_ns, end_ns({line, stream.done}));
+  for (const Moment& moment : job.after) job.begin_ns = std::max(job.begin_ns, end_ns(moment));
   job.end_ns = job.begin_ns + (cost_ ? cost_(job) : 0);
   job.run();
-  stream.end_ns = job.end_ns;
+  stream.ends_ns.push_back(job.end_ns);
   stream.done = job.number;
 }
 
@@ -111,6 +115,7 @@ void DeviceQueue::run_all() {
 void DeviceQueue::drop_all() {
   for (auto& [line, stream] : streams_) {
     stream.jobs.clear();
+    stream.ends_ns.resize(stream.given);
     stream.done = stream.given;
   }
 }

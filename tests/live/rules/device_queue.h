@@ -20,8 +20,8 @@ class DeviceQueue {
     VectorClock clock;  // what is over when all that it was given is
     std::deque<DeviceJob> jobs;
     std::uint64_t given = 0, done = 0;
-    std::vector<Moment> waits;  // of its next job
-    Nanoseconds end_ns = 0;     // of its last job
+    std::vector<Moment> waits;         // of its next job
+    std::vector<Nanoseconds> ends_ns;  // of the jobs that are over
   };
 
   explicit DeviceQueue(JobCost cost) : cost_(std::move(cost)) {}
@@ -41,6 +41,7 @@ class DeviceQueue {
   const VectorClock& known_after(Line line) const { return streams_.at(line).clock; }
 
   bool over(Moment moment) const;
+  Nanoseconds end_ns(Moment moment) const;  // of what is over; number 0: 0
   // Whether a job that is not over touches it.
   bool touches(const Range& range) const;
   std::size_t waiting() const;  // jobs

@@ -1,5 +1,7 @@
 #include "tests/live/rules/rules_driver.h"
 
+#include <utility>
+
 #include "core/check.h"
 #include "tests/live/rules/rules_state.h"
 
@@ -168,11 +170,22 @@ std::string RulesDriver::violation() const {
 }
 
 std::string RulesDriver::leftovers() const {
-  const RulesCounts left = counts();
-  const std::size_t things = left.handles + left.mappings + left.reservations + left.pinned + left.allocations +
-                             left.streams + left.events + left.modules + left.contexts;
   if (std::string found = violation(); !found.empty()) return found;
-  return things + left.memory != 0 ? "something was not given back to the driver" : "";
+  const RulesCounts left = counts();
+  std::string text;
+  const std::pair<std::size_t, const char*> all[] = {{left.handles, "handles of memory"},
+                                                     {left.mappings, "mappings"},
+                                                     {left.reservations, "reservations"},
+                                                     {left.pinned, "page-locked ranges"},
+                                                     {left.allocations, "allocations"},
+                                                     {left.streams, "streams"},
+                                                     {left.events, "events"},
+                                                     {left.modules, "modules"},
+                                                     {left.contexts, "references to the context"}};
+  for (const auto& [count, what] : all) {
+    if (count != 0) text += (text.empty() ? "not given back: " : ", ") + std::to_string(count) + " " + what;
+  }
+  return text;
 }
 
 RulesCounts RulesDriver::counts() const {

@@ -20,6 +20,7 @@ namespace tencache::rules {
 struct CapturedWork {
   Moment last;  // number 0: nothing
   VectorClock known;
+  bool timed = false, recorded = false;
 };
 
 struct RulesState {

@@ -141,7 +141,7 @@ CUresult CUDAAPI create_event(CUevent* event, unsigned flags) {
   RULE((flags & ~unsigned{CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING}) == 0,
        "the flags are some of CUevent_flags", CUDA_ERROR_INVALID_VALUE);
   *event = reinterpret_cast<CUevent>(++at.last_object);
-  at.events[*event] = {};
+  at.events[*event].timed = (flags & CU_EVENT_DISABLE_TIMING) == 0;
   return CUDA_SUCCESS;
 }
 
@@ -161,7 +161,10 @@ CUresult CUDAAPI record_event(CUevent event, CUstream stream) {
   RULE(found != at.events.end(), "the event exists", CUDA_ERROR_INVALID_HANDLE);
   const auto on = at.streams.find(stream);
   RULE(on != at.streams.end(), "the stream exists", CUDA_ERROR_INVALID_HANDLE);
-  found->second = {at.queue.last(on->second), at.queue.known_after(on->second)};
+  CapturedWork& captured = found->second;
+  captured.last = at.queue.last(on->second);
+  captured.known = at.queue.known_after(on->second);
+  captured.recorded = true;
   return CUDA_SUCCESS;
 }
 

@@ -1,0 +1,81 @@
+// Threads that take turns: while a Turns exists, threads that are started run as coroutines on the thread that made it,
+// one at a time, and a seed decides who goes on wherever one locks, waits, sleeps or calls the driver. Time is virtual.
+// So a seed repeats exactly, a deadlock is seen at once, and the code under test is the product's, unchanged: turns.cpp
+// stands in for the C library's threads, mutexes, conditions and clocks in the programs that link it.
+//
+// As HostOrder it knows what orders threads: starting and joining, and each mutex from who unlocks it to who locks it
+// next. The latter is more than the code promises (two threads that only happen to use one mutex in turn count as
+// ordered in that run), and seeds draw other turns.
+//
+// Not for code that keeps state in thread_local variables across waits, and not under sanitizers, which stand in for
+// the same functions.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "core/units.h"
+#include "tests/live/rules/host_order.h"
+#include "tests/property/random_case.h"
+
+namespace tencache::rules {
+
+class Turns final : public HostOrder {
+ public:
+  explicit Turns(std::uint64_t seed);
+  // All threads that it started are joined.
+  ~Turns() override;
+  Turns(const Turns&) = delete;
+  Turns& operator=(const Turns&) = delete;
+  static Turns* active();
+
+  Line line() override;
+  VectorClock& clock() override;
+  Line new_line() override { return lines_++; }
+  void*& own() override;
+  void pass_turn() override;
+  bool one_at_a_time() const override { return true; }
+
+  // What the C library's functions do here.
+  pthread_t start(void* (*body)(void*), void* argument);
+  void join(pthread_t thread);
+  void lock(pthread_mutex_t* mutex);
+  bool try_lock(pthread_mutex_t* mutex);
+  void unlock(pthread_mutex_t* mutex);
+  // False at the time limit, of the virtual clock.
+  bool wait(pthread_cond_t* condition, pthread_mutex_t* mutex, Nanoseconds until_ns);
+  void notify(pthread_cond_t* condition, bool all);
+  Nanoseconds now();
+  void sleep_until(Nanoseconds moment_ns);
+
+  std::uint64_t switches() const { return switches_; }
+
+ private:
+  struct Thread;
+  struct Owned {
+    Thread* owner = nullptr;
+    VectorClock clock;  // of who unlocked it last
+  };
+
+  static void enter();
+  bool runnable(const Thread& thread) const;
+  // Goes on with whoever's turn it is, which may be the caller.
+  void give_turn();
+  void switch_to(Thread& next);
+  [[noreturn]] void deadlock() const;
+
+  Random random_;
+  std::uint64_t steadiness_;
+  std::vector<std::unique_ptr<Thread>> threads_;  // the first is who made this
+  Thread* current_ = nullptr;
+  std::map<pthread_mutex_t*, Owned> mutexes_;
+  Line lines_ = 0;
+  Nanoseconds now_ns_ = 1'000'000'000;
+  std::uint64_t switches_ = 0;
+};
+
+}  // namespace tencache::rules

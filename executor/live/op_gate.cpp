@@ -106,16 +106,17 @@ void OpGate::end() {
   follower_.end_op(at - begin_ns_ - waited_ns_);
 }
 
-void OpGate::allocate(MutexLock& lock, TensorId tensor, Nanoseconds now) {
+void OpGate::allocate(MutexLock& lock, TensorId tensor) {
   feed_.assert_held();
   need(tensor, true);
-  feed_.tell([tensor, now](Engine& engine) { engine.allocate(tensor, now); });
+  const Nanoseconds at = feed_.now();
+  feed_.tell([tensor, at](Engine& engine) { engine.allocate(tensor, at); });
   try {
     await_memory(lock);
   } catch (const OutOfMemory& error) {
     give_up(error, op_name());
   }
-  waited_ns_ += feed_.now() - now;
+  waited_ns_ += feed_.now() - at;
 }
 
 // ---- Waiting --------------------------------------------------------------------------------------------------------

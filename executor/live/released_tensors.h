@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <utility>
 #include <vector>
 
 #include "core/thread_annotations.h"
@@ -17,12 +18,10 @@ class ReleasedTensors {
     any_ = true;
   }
   bool any() const { return any_; }
-  // All of them, in place of what is in `into`, whose memory is used again.
-  void take(std::vector<TensorId>& into) {
-    into.clear();
+  std::vector<TensorId> take() {
     const MutexLock lock(mutex_);
     any_ = false;
-    tensors_.swap(into);
+    return std::exchange(tensors_, {});
   }
 
  private:

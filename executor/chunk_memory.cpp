@@ -166,7 +166,7 @@ void ChunkMemory::set_access(TensorId tensor, bool writable) {
   const Range& of = ranges_[tensor];
   if (!of.exposed) return;
   for (const Mapping& mapping : of.mappings) {
-    if (mapping.hidden != nullptr && !mapping.hidden->shown) continue;
+    if (mapping.hidden != nullptr && !shown_or_later(*mapping.hidden, !writable)) continue;
     if (::mprotect(of.address + mapping.begin, mapping.bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ) != 0) {
       throw Error("tier '" + name_ + "': cannot protect " + format_bytes(mapping.bytes) + ": " + std::strerror(errno) +
                   (errno == ENOMEM ? "; too many mappings: raise vm.max_map_count (sysctl)" : ""));

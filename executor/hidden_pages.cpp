@@ -30,8 +30,15 @@ void move(const HiddenPages::Part& part, bool read_only) {
 }  // namespace
 
 void show(HiddenPages& pages) {
+  const std::lock_guard lock(pages.mutex);
   pages.shown = true;  // in parts, if the system refuses one
   for (const HiddenPages::Part& part : pages.parts) move(part, pages.read_only);
+}
+
+bool shown_or_later(HiddenPages& pages, bool read_only) {
+  const std::lock_guard lock(pages.mutex);
+  if (!pages.shown) pages.read_only = read_only;
+  return pages.shown;
 }
 
 }  // namespace tencache

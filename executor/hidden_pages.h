@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <mutex>
 #include <vector>
 
 #include "core/units.h"
@@ -16,11 +17,15 @@ struct HiddenPages {
     Bytes bytes = 0;            // whole pages
   };
   std::vector<Part> parts;
+  std::mutex mutex;        // held while they move
   bool read_only = false;  // once shown
   std::atomic<bool> shown = false;
 };
 
 // Moves the pages; `from` is reserved addresses then. On any thread, once. Throws Error if the system refuses.
 void show(HiddenPages& pages);
+// Whether they are shown, all of them. If not, they will be read-only or not as said here. Waits while they move:
+// whoever changed the access to `to` meanwhile would open reserved addresses, which read as zeros.
+bool shown_or_later(HiddenPages& pages, bool read_only);
 
 }  // namespace tencache

@@ -1,8 +1,10 @@
 // Chunks of tensors on real pages: content, the cap, faults on what is not mapped, reuse of addresses.
 #include "executor/chunk_memory.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <map>
@@ -10,6 +12,8 @@
 #include <thread>
 
 #include "core/error.h"
+#include "executor/file_descriptor.h"
+#include "executor/hidden_pages.h"
 
 namespace tencache {
 namespace {
@@ -23,6 +27,12 @@ bool readable(const std::byte* address) {
   ::close(ends[0]);
   ::close(ends[1]);
   return result;
+}
+
+// The same for writing.
+bool writable(std::byte* address) {
+  const FileDescriptor zeros(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  return ::read(zeros.get(), address, 1) == 1;
 }
 
 TEST(ExtentAllocator, CoalescesAndPrefersOneExtent) {
@@ -73,6 +83,46 @@ TEST(ChunkMemory, AddressIsConstantAndAccessBetweenMappingsFaults) {
   memory.unmap(7, page_bytes, page_bytes);
   EXPECT_FALSE(readable(address + page_bytes));
   EXPECT_EQ(memory.statistics().used_bytes, 0u);
+}
+
+// Its address may get known while it is copied in.
+TEST(ChunkMemory, WhatIsExposedWhileItIsFilledIsShownReadOnly) {
+  ChunkMemory memory("gpu", 1 * MiB, page_bytes, {.raw_access = true});
+  memory.create(0, page_bytes);
+  memory.map_hidden(0, 0, page_bytes, 0);
+  memory.expose(0, false);
+  show(*memory.hidden_at(0, 0));
+  EXPECT_TRUE(readable(memory.address(0)));
+  EXPECT_FALSE(writable(memory.address(0)));
+  memory.open_for_writing(0);
+  EXPECT_TRUE(writable(memory.address(0)));
+}
+
+// It read as zeros for as long as its pages had not arrived.
+TEST(ChunkMemory, WhatIsExposedWhileItsPagesMoveHasItsContentOrFaults) {
+  constexpr Bytes pages = 32;
+  ChunkMemory memory("gpu", 2 * pages * page_bytes, page_bytes, {.raw_access = true});
+  for (TensorId i = 0; i < 2 * pages; i++) {
+    memory.create(i, page_bytes);
+    memory.map(i, 0, page_bytes, 0);
+  }
+  for (TensorId i = 0; i < 2 * pages; i += 2) memory.destroy(i);  // so that each page moves alone
+  const TensorId tensor = 2 * pages;
+  for (int round = 0; round < 300; ++round) {
+    memory.create(tensor, pages * page_bytes);
+    memory.map_hidden(tensor, 0, pages * page_bytes, 0);
+    std::memset(memory.copy_address(tensor, 0), 7, pages * page_bytes);
+    std::thread copy([&] { show(*memory.hidden_at(tensor, 0)); });
+    while (!memory.hidden_at(tensor, 0)->shown) std::this_thread::yield();
+    memory.expose(tensor, false);
+    const std::byte* last = memory.address(tensor) + pages * page_bytes - 1;
+    if (readable(last)) {
+      EXPECT_EQ(*last, std::byte{7}) << "round " << round;
+    }
+    copy.join();
+    memory.destroy(tensor);
+    if (HasFailure()) break;
+  }
 }
 
 #if !defined(__SANITIZE_THREAD__)

@@ -237,7 +237,6 @@ std::shared_ptr<HiddenPages> ChunkMemory::hide(std::byte* address, Bytes bytes, 
 }
 
 void ChunkMemory::map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset, bool hidden) {
-  const Nanoseconds start = clock_ns();
   Range& of = ranges_[tensor];
   TENCACHE_CHECK(bytes != 0 && begin % page_bytes == 0 && begin + bytes <= round_up(of.bytes, page_bytes));
   Mapping mapping;
@@ -253,7 +252,7 @@ void ChunkMemory::map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset
     scratch_.push_back({offset, room});
   } else if (!hidden && adopt(of.address, mapping)) {
     of.mappings.insert(next, std::move(mapping));
-    note_map(bytes, start);
+    note_map(bytes);
     return;
   } else if (!take_pages(room)) {
     const Bytes left = pages_.capacity() - pages_.used();
@@ -261,6 +260,7 @@ void ChunkMemory::map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset
                           " of " + format_bytes(pages_.capacity()) + " are free",
                       "", room - left);
   }
+  const Nanoseconds start = clock_ns();
   try {
     if (hidden) {
       let_go_of(of.address);  // parked pages would be seen
@@ -280,14 +280,14 @@ void ChunkMemory::map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset
   }
   of.mappings.insert(next, std::move(mapping));
   statistics_.extents += scratch_.size();
-  note_map(bytes, start);
+  statistics_.map_ns += clock_ns() - start;
+  note_map(bytes);
 }
 
-void ChunkMemory::note_map(Bytes bytes, Nanoseconds start) {
+void ChunkMemory::note_map(Bytes bytes) {
   statistics_.maps++;
   statistics_.mapped_bytes += bytes;
   statistics_.peak_used_bytes = std::max(statistics_.peak_used_bytes, used());
-  statistics_.map_ns += clock_ns() - start;
 }
 
 // ---- Parked pages ---------------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ void ChunkMemory::park(std::byte* address, Mapping mapping) {
 
 bool ChunkMemory::adopt(std::byte* address, Mapping& mapping) {
   const auto entry = parked_.find(address);
-  if (entry == parked_.end()) return false;
+  if (entry == parked_.end() || entry->second.empty()) return false;
   std::vector<Mapping>& parked = entry->second;
   const auto found = std::find_if(parked.begin(), parked.end(), [&mapping](const Mapping& candidate) {
     return candidate.begin == mapping.begin && candidate.bytes == mapping.bytes;
@@ -326,7 +326,6 @@ bool ChunkMemory::adopt(std::byte* address, Mapping& mapping) {
   } else {
     let_go(address, parked);  // chunks of other sizes would overlap
   }
-  if (parked.empty()) parked_.erase(entry);
   return fits;
 }
 
@@ -354,7 +353,6 @@ void ChunkMemory::let_go_of_parked() {
 }
 
 void ChunkMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
-  const Nanoseconds start = clock_ns();
   Range& of = ranges_[tensor];
   const auto mapping = find(of.mappings, begin);
   TENCACHE_CHECK(mapping != of.mappings.end() && mapping->begin == begin);
@@ -367,12 +365,13 @@ void ChunkMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
   if (of.retired && !of.exposed && (hidden == nullptr || hidden->shown)) {
     park(of.address, std::move(*mapping));
   } else {
+    const Nanoseconds start = clock_ns();
     protect(of.address + begin, mapping->bytes);
     mapping->each([this](const Extent& extent) { pages_.give(extent); });
+    statistics_.unmap_ns += clock_ns() - start;
   }
   of.mappings.erase(mapping);
   statistics_.unmaps++;
-  statistics_.unmap_ns += clock_ns() - start;
 }
 
 bool ChunkMemory::mapped(TensorId tensor, Bytes begin) const {

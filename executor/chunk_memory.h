@@ -157,7 +157,7 @@ class ChunkMemory final : public TierMemory {
   Bytes used() const { return pages_.used() - parked_bytes_; }
   void check_memory_left();
   bool take_pages(Bytes room);  // into scratch_; parked ones, too
-  void note_map(Bytes bytes, Nanoseconds start);
+  void note_map(Bytes bytes);
 
   std::string name_;
   Bytes granularity_;
@@ -167,8 +167,9 @@ class ChunkMemory final : public TierMemory {
   AddressSpace addresses_;
   AddressSpace hidden_;
   Ranges ranges_;
-  std::unordered_map<std::byte*, std::vector<Mapping>> parked_;  // by the address of the tensor that was
-  Bytes parked_bytes_ = 0;                                       // of pages_
+  // By the address of the tensor that was; a list that is empty keeps its memory.
+  std::unordered_map<std::byte*, std::vector<Mapping>> parked_;
+  Bytes parked_bytes_ = 0;  // of pages_
   std::size_t parked_count_ = 0;
   std::vector<Extent> scratch_;
   Bytes checked_high_water_ = 0;

@@ -49,9 +49,10 @@ std::span<const Use> converted(const tencache_use* uses, size_t count) {
   return all;
 }
 
-int begin_op(void* runtime, const char* name, size_t name_bytes, const tencache_use* uses, size_t count,
-             uint64_t part_bytes) {
-  return guarded([&] { of(runtime).begin_op({name, name_bytes}, converted(uses, count), part_bytes); });
+uint32_t name_id(void* runtime, const char* text, size_t bytes) { return of(runtime).name_id({text, bytes}); }
+
+int begin_op(void* runtime, uint32_t name, const tencache_use* uses, size_t count, uint64_t part_bytes) {
+  return guarded([&] { of(runtime).begin_op(NameId{name}, converted(uses, count), part_bytes); });
 }
 
 int end_op(void* runtime, int linger) {
@@ -170,6 +171,7 @@ tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_ac
           .group_bytes = spec.tiers.front().capacity / groups_in_memory,
           .task_bytes = task_bytes(spec),
           .runtime = &runtime,
+          .name_id = name_id,
           .begin_op = begin_op,
           .end_op = end_op,
           .allocate = allocate,

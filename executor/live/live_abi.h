@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { tencache_live_abi = 6 };  // goes up with every change
+enum { tencache_live_abi = 7 };  // goes up with every change
 enum { tencache_no_tensor = 0xffffffffu };
 
 enum tencache_status { tencache_ok = 0, tencache_out_of_memory = 1, tencache_failed = 2 };
@@ -50,8 +50,9 @@ struct tencache_live {
   uint64_t task_bytes;      // what one task may use at most, wherever it runs
   void* runtime;
 
-  int (*begin_op)(void* runtime, const char* name, size_t name_bytes, const struct tencache_use* uses, size_t count,
-                  uint64_t part_bytes);
+  // The number of an op's name, for `begin_op`: the same for the same name, as long as the runtime.
+  uint32_t (*name_id)(void* runtime, const char* text, size_t bytes);
+  int (*begin_op)(void* runtime, uint32_t name, const struct tencache_use* uses, size_t count, uint64_t part_bytes);
   int (*end_op)(void* runtime, int linger);
   int (*allocate)(void* runtime, uint64_t bytes, int inside_op, struct tencache_storage* storage);
   // store_in_file: takes the descriptor over, which is open for reading. tencache_no_tensor: there is no room.

@@ -89,11 +89,12 @@ void LiveRuntime::hear_of_frees() {
 }
 
 void LiveRuntime::free_unused() {
-  std::vector<TensorId> freed = tasks_.take_kept();
-  const std::vector<TensorId> released = released_.take();
-  freed.insert(freed.end(), released.begin(), released.end());
+  released_.take(heard_);
+  const std::vector<TensorId> kept = tasks_.take_kept();
+  heard_.insert(heard_.begin(), kept.begin(), kept.end());
   gate_.await_device();
-  for (const TensorId tensor : freed) {
+  const Nanoseconds now = feed_.now();
+  for (const TensorId tensor : heard_) {
     if (feed_.failure() != nullptr) {
       tensors_.forget(tensor);
       continue;
@@ -103,7 +104,7 @@ void LiveRuntime::free_unused() {
       continue;
     }
     try {
-      destroy(tensor);
+      destroy(tensor, now);
     } catch (...) {
       feed_.fail(std::current_exception());
       tensors_.forget(tensor);
@@ -170,9 +171,9 @@ void LiveRuntime::mark(TensorId tensor, Role role, std::string_view name) {
 
 // ---- Tensors --------------------------------------------------------------------------------------------------------
 
-TensorId LiveRuntime::create(Bytes bytes) {
+TensorId LiveRuntime::create(Bytes bytes, Nanoseconds now) {
   labels_.label();
-  const TensorId tensor = feed_.engine().create(bytes, Role::activation, false, feed_.now());
+  const TensorId tensor = feed_.engine().create(bytes, Role::activation, false, now);
   labels_.created(tensor);
   const Residency& memory = feed_.engine().memory();
   const ChunkId begin = memory.first_chunk(tensor);
@@ -183,7 +184,7 @@ TensorId LiveRuntime::create(Bytes bytes) {
   return tensor;
 }
 
-void LiveRuntime::destroy(TensorId tensor) {
+void LiveRuntime::destroy(TensorId tensor, Nanoseconds now) {
   TENCACHE_CHECK(tensors_.alive(tensor));
   tensors_.gone(tensor);
   if (tensors_.stays(tensor)) feed_.engine().unpin(tensor);
@@ -191,7 +192,7 @@ void LiveRuntime::destroy(TensorId tensor) {
   touch_.forget(tensor);
   feed_.machine().retire(tensor);
   follower_.destroyed(tensor);
-  feed_.engine().destroy(tensor, feed_.now());
+  feed_.engine().destroy(tensor, now);
 }
 
 Bytes LiveRuntime::bytes(TensorId tensor) const {
@@ -209,12 +210,17 @@ void LiveRuntime::start_op(MutexLock& lock, NameId name, std::span<const Use> us
   gate_.start();
 }
 
-void LiveRuntime::begin_op(std::string_view name, std::span<const Use> uses, Bytes part_bytes) {
+NameId LiveRuntime::name_id(std::string_view text) {
+  const MutexLock lock(feed_.mutex);
+  return follower_.names().intern(text);
+}
+
+void LiveRuntime::begin_op(NameId name, std::span<const Use> uses, Bytes part_bytes) {
   MutexLock lock(feed_.mutex);
   gate_.enter();
   OpGate::Turn turn(gate_, lock);
   if (options_.settle) gate_.wait_until(lock, [this]() TENCACHE_REQUIRES(feed_.mutex) { return feed_.idle(); });
-  start_op(lock, follower_.names().intern(name), uses, part_bytes);
+  start_op(lock, name, uses, part_bytes);
   turn.run_body();
 }
 
@@ -238,18 +244,19 @@ void LiveRuntime::end_op(bool linger) {
 }
 
 TensorId LiveRuntime::allocate_in_op(MutexLock& lock, Bytes bytes) {
-  const TensorId tensor = create(bytes);
+  const Nanoseconds now = feed_.now();
+  const TensorId tensor = create(bytes, now);
   if (const TensorId recorded = follower_.born(tensor); recorded != none) {
     feed_.engine().set_program_tensor(tensor, recorded);
-    labels_.named(tensor, recorded, feed_.now());
+    labels_.named(tensor, recorded, now);
     const Role role = follower_.program().trace.tensors[recorded].role;
     if (role != Role::activation) feed_.engine().set_role(tensor, role);
   }
   try {
-    gate_.allocate(lock, tensor);
+    gate_.allocate(lock, tensor, now);
   } catch (...) {  // nobody will let go of it
     if (feed_.failure() == nullptr) {
-      destroy(tensor);
+      destroy(tensor, feed_.now());
     } else {
       tensors_.forget(tensor);
     }
@@ -283,12 +290,12 @@ LiveRuntime::Storage LiveRuntime::store_in_file(Bytes bytes, SourceFile file) {
   gate_.enter();
   const TierId tier = tier_of_files(spec_);
   if (tier == no_tier || options_.machine.accelerator != nullptr) return {};
-  const TensorId tensor = create(bytes);
+  const TensorId tensor = create(bytes, feed_.now());
   const Residency& memory = feed_.engine().memory();
   Bytes room = 0;
   for (const ChunkId chunk : memory.chunks_of(tensor)) room += memory.footprint(chunk, tier);
   if (room > memory.free(tier)) {
-    destroy(tensor);
+    destroy(tensor, feed_.now());
     return {};
   }
   if (options_.machine.files.direct) file.bypass_page_cache();

@@ -159,7 +159,12 @@ class LiveRuntime {
   };
   // Waits until no other thread's op runs and all that the op uses is there. When it throws, the op has not begun.
   // `part_bytes`: the op would run as well in parts, of which the largest uses so much; 0: it would not.
-  void begin_op(std::string_view name, std::span<const Use> uses, Bytes part_bytes = 0);
+  void begin_op(NameId name, std::span<const Use> uses, Bytes part_bytes = 0);
+  void begin_op(std::string_view name, std::span<const Use> uses, Bytes part_bytes = 0) {
+    begin_op(name_id(name), uses, part_bytes);
+  }
+  // The number of an op's name, for as long as the runtime.
+  NameId name_id(std::string_view text);
   // `linger`: what the op has allocated is about to be filled by code that is no op. To the engine the op goes on,
   // until the next call of any function of this class.
   void end_op(bool linger = false);
@@ -191,8 +196,8 @@ class LiveRuntime {
   void completion_handled(std::span<Span> added) TENCACHE_REQUIRES(feed_.mutex);
   void tell_profile(Nanoseconds now) TENCACHE_REQUIRES(feed_.mutex);
 
-  TensorId create(Bytes bytes) TENCACHE_REQUIRES(feed_.mutex);
-  void destroy(TensorId tensor) TENCACHE_REQUIRES(feed_.mutex);
+  TensorId create(Bytes bytes, Nanoseconds now) TENCACHE_REQUIRES(feed_.mutex);
+  void destroy(TensorId tensor, Nanoseconds now) TENCACHE_REQUIRES(feed_.mutex);
   void start_op(MutexLock& lock, NameId name, std::span<const Use> uses, Bytes part_bytes = 0)
       TENCACHE_REQUIRES(feed_.mutex);
   TensorId allocate_in_op(MutexLock& lock, Bytes bytes) TENCACHE_REQUIRES(feed_.mutex);
@@ -202,6 +207,7 @@ class LiveRuntime {
   const tencache_live abi_;
   std::function<void()> close_listener_;
   ReleasedTensors released_;
+  std::vector<TensorId> heard_ TENCACHE_GUARDED_BY(feed_.mutex);  // that free_unused is about
   DeviceFence device_;
 
   OccupancyLabels labels_ TENCACHE_GUARDED_BY(feed_.mutex);

@@ -106,17 +106,16 @@ void OpGate::end() {
   follower_.end_op(at - begin_ns_ - waited_ns_);
 }
 
-void OpGate::allocate(MutexLock& lock, TensorId tensor) {
+void OpGate::allocate(MutexLock& lock, TensorId tensor, Nanoseconds now) {
   feed_.assert_held();
   need(tensor, true);
-  const Nanoseconds at = feed_.now();
-  feed_.tell([tensor, at](Engine& engine) { engine.allocate(tensor, at); });
+  feed_.tell([tensor, now](Engine& engine) { engine.allocate(tensor, now); });
   try {
     await_memory(lock);
   } catch (const OutOfMemory& error) {
     give_up(error, op_name());
   }
-  waited_ns_ += feed_.now() - at;
+  waited_ns_ += feed_.now() - now;
 }
 
 // ---- Waiting --------------------------------------------------------------------------------------------------------

@@ -80,8 +80,8 @@ class OpGate {
   // Its tensors are there: its time begins.
   void start();
   void end();
-  // Room for a tensor that it makes; does not count as its time.
-  void allocate(MutexLock& lock, TensorId tensor);
+  // Room for a tensor that it makes, from `now` on; does not count as its time.
+  void allocate(MutexLock& lock, TensorId tensor, Nanoseconds now);
   // Whether the calling thread runs its body.
   bool inside_body() const { return body_ == std::this_thread::get_id(); }
   std::string op_name() const { return std::string(follower_.names()[working_set_.op()]); }

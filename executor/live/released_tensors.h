@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <utility>
 #include <vector>
 
 #include "core/thread_annotations.h"
@@ -18,10 +17,12 @@ class ReleasedTensors {
     any_ = true;
   }
   bool any() const { return any_; }
-  std::vector<TensorId> take() {
+  // All of them, in place of what is in `into`, whose memory is used again.
+  void take(std::vector<TensorId>& into) {
+    into.clear();
     const MutexLock lock(mutex_);
     any_ = false;
-    return std::exchange(tensors_, {});
+    tensors_.swap(into);
   }
 
  private:

@@ -29,6 +29,7 @@ void Pager::attach(const tencache_live& live, const Host& host) {
   if (present != nullptr) {
     throw Error("a thread is guarded by a second live runtime while the first one still exists");
   }
+  ++run_;
   split_ops = 0;
   exposing_all_ = false;
   if (host.device == c10::DeviceType::CPU) {

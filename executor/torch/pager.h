@@ -6,7 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,6 +34,14 @@ class Pager {
   void check(const tencache_live& live, int status) const {
     if (status != tencache_ok) host_.raise(live, status);
   }
+  // The runtime's number for an op's name: asked once for each op.
+  std::uint32_t name_of(const tencache_live& live, OpSchema& op) const {
+    const std::uint64_t known = op.numbered.load(std::memory_order_relaxed);
+    if (known >> 32 == run_) return static_cast<std::uint32_t>(known);
+    const std::uint32_t name = live.name_id(live.runtime, op.name.data(), op.name.size());
+    op.numbered.store(std::uint64_t{run_} << 32 | name, std::memory_order_relaxed);
+    return name;
+  }
   // This is a child of the process with the runtime: its tensors stayed there.
   bool forked() const { return forked_; }
 
@@ -54,6 +62,7 @@ class Pager {
   void close(const tencache_live& live);
 
   std::atomic<const tencache_live*> live_ = nullptr;
+  std::uint32_t run_ = 0;  // goes up with each `attach` of another one
   Host host_;
   std::atomic<bool> forked_ = false;
   std::atomic<bool> exposing_all_ = false;
@@ -71,14 +80,19 @@ struct PagedThread {
   static PagedThread& get();
 };
 
+// The same for a name of ours.
+inline std::uint32_t name_of(const tencache_live& live, std::string_view name) {
+  return live.name_id(live.runtime, name.data(), name.size());
+}
+
 // One op of ours or of PyTorch's: `call` runs with all that it uses there. `part_bytes`: it would run as well in parts,
 // of which the largest uses so much; 0: it would not.
 template <typename Call>
-void as_op(const tencache_live& live, const std::string& name, const std::vector<tencache_use>& uses, bool linger,
+void as_op(const tencache_live& live, std::uint32_t name, const std::vector<tencache_use>& uses, bool linger,
            std::uint64_t part_bytes, const Call& call) {
   Pager& pager = Pager::get();
   PagedThread& thread = PagedThread::get();
-  pager.check(live, live.begin_op(live.runtime, name.data(), name.size(), uses.data(), uses.size(), part_bytes));
+  pager.check(live, live.begin_op(live.runtime, name, uses.data(), uses.size(), part_bytes));
   const bool paged_before = std::exchange(thread.op_is_paged, thread.op_is_paged || !uses.empty());
   if (thread.ops_open++ == 0) thread.op_storages.clear();
   try {

@@ -76,7 +76,7 @@ Loan loan_of(const Intercepted& at, const OpTouch& touch) {
 
 void run_paged(const Intercepted& at, const OpTouch& touch, torch::jit::Stack* stack, std::uint64_t part_bytes) {
   Loan loan = loan_of(at, touch);
-  as_op(at.live, at.info.name, touch.uses, at.info.uninitialised, part_bytes, [&] {
+  as_op(at.live, Pager::get().name_of(at.live, at.info), touch.uses, at.info.uninitialised, part_bytes, [&] {
     try {
       if (auditing() && Pager::get().on_cpu()) {
         run_audited(at, touch, stack);
@@ -120,11 +120,12 @@ void refuse_paged(const OpSchema& info, const torch::jit::Stack& stack) {
 
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, paging_key);
+  Pager& pager = Pager::get();
+  PagedThread& thread = PagedThread::get();
+  if (pager.live() == nullptr && thread.taker == nullptr && !pager.forked()) return op.redispatchBoxed(below, stack);
   OpSchema& info = op_schema(op);
   take_back_finished();
   if (!info.touches_memory) return op.redispatchBoxed(below, stack);
-  Pager& pager = Pager::get();
-  PagedThread& thread = PagedThread::get();
   if (thread.taker != nullptr) {
     const c10::impl::ExcludeDispatchKeyGuard not_inside(paging_key);
     return thread.taker->take(op, below, *stack);

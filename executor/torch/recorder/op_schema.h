@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <string>
 
@@ -33,6 +34,7 @@ struct OpSchema {
   std::size_t argument_count = 0;
   std::size_t causal_position = ~std::size_t{0};  // of the argument that says so; of attention
   std::deque<ArgumentInfo> arguments;             // those that may hold tensors
+  std::atomic<std::uint64_t> numbered{0};         // pager.h: a run's number for the name
 };
 
 // The same object for the same op, for ever. Thread-safe.

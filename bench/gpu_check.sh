@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in three parts of less than ten minutes each, after the build:
-#   a  the tests of the CUDA backend, also under compute-sanitizer; calibration; replays with predictions
+#   a  what single calls of the driver take; the tests of the CUDA backend, also under compute-sanitizer; calibration;
+#      replays with predictions
 #   b  PyTorch programs: bit for bit plain PyTorch's, timed between runs of plain PyTorch, predicted against measured
 #   c  text generation beside Accelerate
 # Results go to a folder, the table to its summary.txt and to stdout, and all of it but what is larger than 12 MiB to
@@ -25,7 +26,7 @@ pack() {
   local to=$1 file library bindings
   bindings=$(compgen -G "$build/python/tencache/_core*.so")
   mkdir -p "$to/bin" "$to/lib" || fail "cannot write $to"
-  for file in "$build"/cli/tencache "$build"/tests/cuda_gpu_test $bindings; do
+  for file in "$build"/cli/tencache "$build"/tests/cuda_gpu_test "$build"/bench/gpu_probe $bindings; do
     if [[ -x $file ]]; then
       [[ $file == "$bindings" ]] || strip -o "$to/bin/${file##*/}" "$file"
       # What the loader takes from the system, but for what comes with every system, with CUDA or with LibTorch.
@@ -48,7 +49,8 @@ pack() {
   fi
   cp -r configs "$to/configs"
   mkdir -p "$to/traces" && cp -r traces/samples "$to/traces/"
-  [[ -x $to/bin/cuda_gpu_test ]] || fail "$build has no tests/cuda_gpu_test: build it with the CUDA toolkit"
+  [[ -x $to/bin/cuda_gpu_test && -x $to/bin/gpu_probe ]] ||
+    fail "$build has no tests/cuda_gpu_test and bench/gpu_probe: build them with the CUDA toolkit"
   say "packed into $to: $(du -sh "$to" | cut -f1)"
 }
 
@@ -66,7 +68,7 @@ results=$1
 mkdir -p "$results" || fail "cannot write $results"
 
 if [[ -n $programs ]]; then
-  tencache=$programs/bin/tencache gpu_test=$programs/bin/cuda_gpu_test
+  tencache=$programs/bin/tencache gpu_test=$programs/bin/cuda_gpu_test probe=$programs/bin/gpu_probe
   # Its own libraries, and those of CUDA that are packages beside it.
   torch=$(python3 -c 'import glob, os, torch; root = os.path.dirname(torch.__file__)
 print(":".join([os.path.join(root, "lib")] + glob.glob(os.path.join(os.path.dirname(root), "nvidia", "*", "lib"))))' 2>/dev/null)
@@ -75,14 +77,14 @@ print(":".join([os.path.join(root, "lib")] + glob.glob(os.path.join(os.path.dirn
   [[ ! -d $programs/python ]] || export PYTHONPATH=$programs/python${PYTHONPATH:+:$PYTHONPATH}
 else
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release >"$results/configure.txt" 2>&1 || fail "see $results/configure.txt"
-  ninja -C "$build" tencache_programs cuda_gpu_test >"$results/build.txt" 2>&1 || fail "see $results/build.txt"
-  tencache=$build/cli/tencache gpu_test=$build/tests/cuda_gpu_test
+  ninja -C "$build" tencache_programs cuda_gpu_test gpu_probe >"$results/build.txt" 2>&1 || fail "see $results/build.txt"
+  tencache=$build/cli/tencache gpu_test=$build/tests/cuda_gpu_test probe=$build/bench/gpu_probe
   export PYTHONPATH=$PWD/$build/python${PYTHONPATH:+:$PYTHONPATH}
 fi
 sample=traces/samples/gpt-small.trace.jsonl.zst
 
 missing() { ldd "$1" 2>&1 | awk '/not found/ {print $1}' | sort -u | tr '\n' ' '; }
-for program in "$tencache" "$gpu_test"; do
+for program in "$tencache" "$gpu_test" "$probe"; do
   [[ -x $program ]] || fail "$program is not there"
   lacks=$(missing "$program")
   [[ -z $lacks ]] || fail "$program lacks shared libraries: $lacks"
@@ -257,7 +259,7 @@ for part in "${parts[@]}"; do
   last=$((SECONDS + 560))
   calibrated
   case $part in
-    a) gpu_tests; all_replays ;;
+    a) step driver_calls 30 "$probe" --json; gpu_tests; all_replays ;;
     b) paging_library && { training; pytorch_programs; } ;;
     c) paging_library && generation ;;
   esac

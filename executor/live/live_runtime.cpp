@@ -166,7 +166,9 @@ void LiveRuntime::mark(TensorId tensor, Role role, std::string_view name) {
   const MutexLock lock(feed_.mutex);
   TENCACHE_CHECK(tensors_.alive(tensor));
   follower_.marked(tensor, role, name);
-  if (feed_.engine().memory().role(tensor) != role) feed_.engine().set_role(tensor, role);
+  if (feed_.engine().memory().role(tensor) == role) return;
+  feed_.engine().set_role(tensor, role);
+  labels_.marked(tensor, role, feed_.now());
 }
 
 // ---- Tensors --------------------------------------------------------------------------------------------------------

@@ -53,10 +53,19 @@ void OccupancyLabels::created(TensorId tensor) {
   label.program = none;
 }
 
+void OccupancyLabels::marked(TensorId tensor, Role role, Nanoseconds now_ns) {
+  label();  // first: it may tell a role
+  relabel(tensor, of(tensor).program, role, now_ns);
+}
+
 void OccupancyLabels::named(TensorId tensor, TensorId program, Nanoseconds now_ns) {
   label();
+  relabel(tensor, program, of(tensor).role, now_ns);
+}
+
+void OccupancyLabels::relabel(TensorId tensor, TensorId program, Role role, Nanoseconds now_ns) {
   if (timeline_ == nullptr) return;
-  change(of(tensor), program, of(tensor).role, now_ns);
+  change(of(tensor), program, role, now_ns);
   labelled_ = timeline_->occupancy.size();
 }
 

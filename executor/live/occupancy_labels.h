@@ -25,6 +25,8 @@ class OccupancyLabels {
   void was_read();
   // An id of the memory is a new tensor's; all before it was labelled.
   void created(TensorId tensor);
+  // What it is. Samples of later moments say it by themselves; room that it holds already changes hands now.
+  void marked(TensorId tensor, Role role, Nanoseconds now_ns);
   // The tensor of the recording that it is; `none`: not known.
   void named(TensorId tensor, TensorId program, Nanoseconds now_ns);
   // There is a recording: by the memory's ids.
@@ -37,6 +39,7 @@ class OccupancyLabels {
     std::array<std::int64_t, max_tiers> held{};
   };
   Label& of(TensorId tensor);
+  void relabel(TensorId tensor, TensorId program, Role role, Nanoseconds now_ns);
   void change(Label& label, TensorId program, Role role, Nanoseconds now_ns);
 
   Timeline* timeline_;

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <thread>
 
+#include "bench/driver_calls.h"
 #include "core/engine/engine.h"
 #include "core/error.h"
 #include "executor/calibrate.h"
@@ -319,6 +321,25 @@ TEST_F(CudaRulesTest, ChunksOfRetiredTensorsStayMappedForTheNext) {
     EXPECT_THROW(memory.map(2, 0, 2 * MiB, 0), OutOfMemory);
     memory.unmap(1, 0, 40 * MiB);
     EXPECT_EQ(driver.counts().mappings, 0u) << "of a tensor that lives on";
+  }
+  EXPECT_EQ(driver.leftovers(), "");
+}
+
+TEST_F(CudaRulesTest, TheProbeTimesCallsAndGivesEverythingBack) {
+  RulesDriver driver({.granularity = 4096});
+  {
+    CudaDevice device(driver.table(), 0);
+    const DriverCalls measured = time_driver_calls(device, 3);
+    std::map<std::string, int> rows;
+    for (const CallTime& time : measured.calls) {
+      ++rows[time.call];
+      EXPECT_GT(time.seconds.value, 0) << time.call;
+    }
+    EXPECT_EQ(rows["cuMemSetAccess"], 6) << "three sizes, alone and beside a kernel";
+    EXPECT_EQ(rows["cuMemHostRegister"], 1);
+    EXPECT_EQ(rows["cuMemcpyHtoDAsync"], 2);
+    EXPECT_GE(measured.kernel_alone.value, 2e-3);
+    EXPECT_GE(measured.kernel_beside_mapping.value, 2e-3);
   }
   EXPECT_EQ(driver.leftovers(), "");
 }

@@ -381,6 +381,27 @@ TEST(LiveRuntimeTest, OccupancyIsOfTheRecordingsTensors) {
   }
 }
 
+// An optimizer's state may stay where it was made for good: no later sample would say what it is.
+TEST(LiveRuntimeTest, RoomChangesHandsWhereARoleBecomesKnown) {
+  const MadePolicy made = make_policy("on-demand");
+  Timeline timeline;
+  {
+    LiveOptions options;
+    options.machine.pace = false;
+    options.engine.timeline = &timeline;
+    LiveRuntime runtime(machine_of(6), *made.policy, options);
+    runtime.iteration_boundary();
+    const LiveRuntime::Storage state = runtime.allocate(page_bytes, false);
+    runtime.mark(state.tensor, Role::optimizer_state, "state");
+    runtime.release(state.tensor);
+  }
+  std::map<Role, std::vector<std::int64_t>> changes;
+  for (const OccupancySample& sample : timeline.occupancy) changes[sample.role].push_back(sample.change);
+  const auto page = static_cast<std::int64_t>(page_bytes);
+  EXPECT_EQ(changes[Role::activation], (std::vector{page, -page}));
+  EXPECT_EQ(changes[Role::optimizer_state], (std::vector{page, -page}));
+}
+
 // A program that trains for weeks has millions of steps. (Under a sanitizer mallinfo2 knows nothing.)
 TEST(LiveRuntimeTest, AStepThatIsOverTakesHardlyAnyMemory) {
   const MadePolicy made = make_policy("lru");

@@ -173,6 +173,15 @@ Candidates complete(const CLI::App& app, const std::vector<std::string>& words) 
   return found;
 }
 
+// A command has its options once the parser has reached it. What is wrong with the words behind it does not matter here.
+void add_options_of_reached(CLI::App& app, std::vector<std::string> words) {
+  std::ranges::reverse(words);  // as the parser takes them
+  try {
+    app.parse(words);
+  } catch (const std::exception&) {
+  }
+}
+
 ExitCode print_candidates(const CLI::App& app, const std::vector<std::string>& words) {
   const Candidates found = complete(app, words);
   std::string text;
@@ -209,6 +218,7 @@ void add_completion_command(CLI::App& app, Command& chosen) {
     chosen = [&app, words] {
       std::vector<std::string> rest = words->remaining();
       if (!rest.empty()) rest.erase(rest.begin());
+      add_options_of_reached(app, rest);
       return print_candidates(app, rest);
     };
   });

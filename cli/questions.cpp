@@ -62,9 +62,12 @@ void add_options(CLI::App& command, const std::shared_ptr<QuestionOptions>& opti
 void add_question(CLI::App& app, Command& chosen, std::unique_ptr<Question> question) {
   const std::shared_ptr<Question> asked = std::move(question);
   CLI::App* command = app.add_subcommand(asked->name.substr(asked->name.rfind(' ') + 1), asked->help.summary);
-  add_options(*command, std::shared_ptr<QuestionOptions>(asked, &asked->options));
   const auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, asked->help.json);
+  // Only the command that is called needs its options, and all of them take milliseconds.
+  command->preparse_callback([asked, json, command](std::size_t) {
+    add_options(*command, std::shared_ptr<QuestionOptions>(asked, &asked->options));
+    command->add_flag("--json", *json, asked->help.json);
+  });
   command->footer(asked->help.footer);
   command->callback([asked, json, command, &chosen] {
     if (command->get_subcommands().empty()) chosen = [asked, json] { return print_answer(*asked, *json); };

@@ -11,9 +11,9 @@
 namespace tencache {
 
 struct CallTime {
-  std::string call;             // the function, or what is done with several
-  Bytes bytes = 0;              // 0: it has no size
-  bool beside_kernel = false;   // while a kernel runs on a stream of its own
+  std::string call;            // the function, or what is done with several
+  Bytes bytes = 0;             // 0: it has no size
+  bool beside_kernel = false;  // while a kernel runs on a stream of its own
   MeasuredMedian seconds;
 };
 

@@ -295,6 +295,111 @@ TEST_F(RulesTest, CopiesInsideTheDeviceAreJudged) {
   expect_broken("cuMemcpyDtoDAsync", "accessible");
 }
 
+#if CUDA_VERSION >= 13000
+TEST_F(RulesTest, CopiesOfABatchAreInAnyOrder) {
+  const MoreRules more = more_rules();
+  const CUstream one = stream();
+  CUmemcpyAttributes in_order = {};
+  in_order.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  const CUdeviceptr at = memory(2 * page);
+  std::byte* host = locked(2 * page);
+  host[0] = std::byte{5};
+  const auto up = reinterpret_cast<CUdeviceptr>(host);
+  std::vector<CUdeviceptr> to = {at, at + page}, from = {up, up + page};
+  std::vector<std::size_t> sizes = {page, page}, first_of = {0};
+  const auto batch = [&](CUstream on) {
+    return more.cuMemcpyBatchAsync(to.data(), from.data(), sizes.data(), to.size(), &in_order, first_of.data(), 1, on);
+  };
+  EXPECT_EQ(batch(one), CUDA_SUCCESS);
+  cuda().cuStreamSynchronize(one);
+  EXPECT_EQ(*reinterpret_cast<const std::byte*>(at), std::byte{5});
+  EXPECT_EQ(driver_->violation(), "");
+  batch(one);
+  cuda().cuMemsetD8Async(at, 1, page, stream());
+  expect_race("cuMemsetD8Async", "cuMemcpyBatchAsync");
+  const CUdeviceptr source = memory(), middle = memory(), target = memory();
+  to = {middle, target};
+  from = {source, middle};
+  batch(stream());
+  expect_broken("cuMemcpyBatchAsync", "depends on another");
+  batch(nullptr);
+  expect_broken("cuMemcpyBatchAsync", "legacy");
+}
+#endif
+
+TEST_F(RulesTest, AWordIsWrittenInItsStreamAndOrdersNothing) {
+  const MoreRules more = more_rules();
+  for (const Strategy strategy : {Strategy::forced, Strategy::eager}) {
+    open(strategy);
+    const CUdeviceptr at = memory();
+    const CUstream one = stream();
+    std::byte* host = locked();
+    const auto* word = reinterpret_cast<const std::uint64_t*>(host);
+    const auto address = reinterpret_cast<CUdeviceptr>(host);
+    cuda().cuMemsetD8Async(at, 1, page, one);
+    EXPECT_EQ(more.cuStreamWriteValue64(one, address, 1, 0), CUDA_SUCCESS);
+    EXPECT_EQ(more.cuStreamWriteValue64(one, address, 2, 0), CUDA_SUCCESS);
+    EXPECT_EQ(*word, strategy == Strategy::eager ? 2u : 0u) << "late, or at once";
+    cuda().cuMemsetD8Async(at, 2, page, stream());
+    expect_race("cuMemsetD8Async", "cuMemsetD8Async");
+  }
+  const CUstream one = stream();
+  std::byte* host = locked();
+  more.cuStreamWriteValue64(one, reinterpret_cast<CUdeviceptr>(host), 3, 0);
+  cuda().cuStreamSynchronize(one);
+  EXPECT_EQ(*reinterpret_cast<const std::uint64_t*>(host), 3u);
+  expect_order();
+  std::uint64_t pageable = 0;
+  more.cuStreamWriteValue64(nullptr, reinterpret_cast<CUdeviceptr>(&pageable), 1, 0);
+  expect_broken("cuStreamWriteValue64", "page-locked");
+  more.cuStreamWriteValue64(nullptr, memory() + 4, 1, 0);
+  expect_broken("cuStreamWriteValue64", "aligned");
+}
+
+// A program that captures a graph: what it gives to the stream does not run, and the runtime's own threads may map
+// memory beside it in the relaxed mode only.
+TEST_F(RulesTest, CapturesProhibit) {
+  const MoreRules more = more_rules();
+  const CUstream captured = stream();
+  const CUdeviceptr at = memory();
+  CUgraph graph = nullptr;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  EXPECT_EQ(more.cuStreamIsCapturing(captured, &status), CUDA_SUCCESS);
+  EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_NONE);
+  EXPECT_EQ(more.cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  more.cuStreamIsCapturing(captured, &status);
+  EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  cuda().cuMemsetD8Async(at, 9, page, captured);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  EXPECT_EQ(more.cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+  EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  physical();
+  EXPECT_EQ(more.cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
+  cuda().cuStreamSynchronize(captured);
+  EXPECT_NE(*reinterpret_cast<const std::byte*>(at), std::byte{9});
+  EXPECT_EQ(driver_->violation(), "");
+  more.cuThreadExchangeStreamCaptureMode(&mode);
+
+  more.cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  const CUmemAllocationProp properties = of_device();
+  CUmemGenericAllocationHandle handle = 0;
+  EXPECT_EQ(cuda().cuMemCreate(&handle, page, &properties, 0), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  expect_broken("cuMemCreate", "unsafe");
+  const CUstream another = stream();
+  more.cuStreamBeginCapture(another, CU_STREAM_CAPTURE_MODE_RELAXED);
+  physical();
+  EXPECT_EQ(cuda().cuStreamSynchronize(another), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  expect_broken("cuStreamSynchronize", "capturing");
+  const CUstream of_default = stream(CU_STREAM_DEFAULT);
+  more.cuStreamBeginCapture(of_default, CU_STREAM_CAPTURE_MODE_RELAXED);
+  EXPECT_EQ(cuda().cuMemsetD8Async(memory(), 1, page, nullptr), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  expect_broken("cuMemsetD8Async", "legacy");
+  more.cuStreamBeginCapture(nullptr, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  expect_broken("cuStreamBeginCapture", "legacy");
+  more.cuStreamEndCapture(stream(), &graph);
+  expect_broken("cuStreamEndCapture", "captured");
+}
+
 TEST_F(RulesTest, TimesNeedTimingAndCompletion) {
   const MoreRules more = more_rules();
   driver_.reset();

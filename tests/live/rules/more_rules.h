@@ -1,5 +1,6 @@
 // Functions of the driver of rules that executor/cuda does not call yet, and its table so does not have: waits and
-// copies on the device, and times. An entry moves to add_work_rules when the table gets it.
+// copies on the device, words that streams write, times, and what a program that captures graphs does. An entry moves to
+// add_work_rules when the table gets it.
 #pragma once
 
 #include <cuda.h>
@@ -11,6 +12,14 @@ struct MoreRules {
   decltype(&::cuEventQuery) cuEventQuery = nullptr;
   decltype(&::cuEventElapsedTime) cuEventElapsedTime = nullptr;
   decltype(&::cuMemcpyDtoDAsync) cuMemcpyDtoDAsync = nullptr;
+#if CUDA_VERSION >= 13000  // before, it has other parameters or is not there
+  decltype(&::cuMemcpyBatchAsync) cuMemcpyBatchAsync = nullptr;
+#endif
+  decltype(&::cuStreamWriteValue64) cuStreamWriteValue64 = nullptr;
+  decltype(&::cuStreamBeginCapture) cuStreamBeginCapture = nullptr;
+  decltype(&::cuStreamEndCapture) cuStreamEndCapture = nullptr;  // the graph is null: nobody launches it here
+  decltype(&::cuStreamIsCapturing) cuStreamIsCapturing = nullptr;
+  decltype(&::cuThreadExchangeStreamCaptureMode) cuThreadExchangeStreamCaptureMode = nullptr;
 };
 
 // Of the driver that is active.

@@ -1,5 +1,8 @@
 #include "tests/live/rules/rules_driver.h"
 
+#include <algorithm>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "core/check.h"
@@ -51,12 +54,35 @@ CUresult RulesState::wait(std::unique_lock<std::mutex>& lock, Moment moment, con
   return CUDA_SUCCESS;
 }
 
+// "If the local thread has an ongoing capture sequence that was not initiated with CU_STREAM_CAPTURE_MODE_RELAXED …, or
+// if any other thread has a concurrent capture sequence initiated with CU_STREAM_CAPTURE_MODE_GLOBAL, this thread is
+// prohibited from potentially unsafe API calls." In THREAD_LOCAL "concurrent capture sequences in other threads are
+// ignored", in RELAXED "the local thread is not prohibited" (cuThreadExchangeStreamCaptureMode).
+bool RulesState::capture_prohibits() {
+  const CUstreamCaptureMode own = capture_modes[host.line()];
+  return std::ranges::any_of(captures, [&](const auto& entry) {
+    const Capture& capture = entry.second;
+    if (own == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
+    if (capture.by == host.line()) return capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    return own == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+  });
+}
+
 // "The device has encountered an error … the process must be terminated and relaunched" (CUDA_ERROR_LAUNCH_FAILED).
 void RulesState::break_context(CUresult result) {
   broken = result;
   queue.drop_all();
   changed.notify_all();
 }
+
+namespace {
+
+const std::set<std::string_view> potentially_unsafe = {
+    "cuMemCreate",    "cuMemRelease",        "cuMemMap",           "cuMemUnmap",          "cuMemSetAccess",
+    "cuMemAlloc",     "cuMemFree",           "cuMemHostRegister",  "cuMemHostUnregister", "cuModuleLoadData",
+    "cuStreamCreate", "cuStreamSynchronize", "cuEventSynchronize", "cuEventQuery"};
+
+}  // namespace
 
 Call::Call(const char* function, Needs needs) : function_(function), state_(*RulesState::active) {
   state_.host.pass_turn();
@@ -71,6 +97,12 @@ Call::Call(const char* function, Needs needs) : function_(function), state_(*Rul
     // "This leaves the process in an inconsistent state and any further CUDA work will return the same error."
     failed_ = state_.broken;
     if (failed_ != CUDA_SUCCESS) return;
+  }
+  // "Some actions, such as a call to cudaMalloc, may be unsafe": what is not enqueued to a stream.
+  if (!state_.captures.empty() && potentially_unsafe.contains(function) && state_.capture_prohibits()) {
+    failed_ = breaks("no potentially unsafe call beside a capture (cuThreadExchangeStreamCaptureMode)",
+                     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    return;
   }
   state_.let_the_device_run();
   failed_ = state_.failures.next(function);
@@ -99,6 +131,18 @@ CUresult Call::submit(CUstream stream, DeviceJob job) {
   if (found == state_.streams.end()) return breaks("the stream exists", CUDA_ERROR_INVALID_HANDLE);
   const Line line = found->second, legacy = state_.streams.at(nullptr);
   DeviceQueue& queue = state_.queue;
+  // "When a stream is in capture mode, all operations pushed into the stream will not be executed, but will instead be
+  // captured into a graph."
+  if (state_.captures.contains(stream)) return CUDA_SUCCESS;
+  // "The operation would have resulted in a disallowed implicit dependency on a current capture sequence from
+  // cudaStreamLegacy" (CUDA_ERROR_STREAM_CAPTURE_IMPLICIT).
+  const bool joins = line == legacy && std::ranges::any_of(state_.captures, [&](const auto& capture) {
+                       return queue.find(state_.streams.at(capture.first))->blocking;
+                     });
+  if (joins) {
+    return breaks("no work on the legacy stream beside a capture of a blocking one",
+                  CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  }
   // "The legacy default stream … synchronizes with all other streams in the same CUcontext except for non-blocking
   // streams" (stream synchronization behavior).
   if (line == legacy) {

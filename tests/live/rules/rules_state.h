@@ -23,12 +23,20 @@ struct CapturedWork {
   bool timed = false, recorded = false;
 };
 
+// A stream that records a graph.
+struct Capture {
+  Line by = 0;  // the thread that began it
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+};
+
 struct RulesState {
   explicit RulesState(RulesOptions made);
 
   void let_the_device_run();
   // The calling thread waits for it, and for all that is known with it.
   CUresult wait(std::unique_lock<std::mutex>& lock, Moment moment, const VectorClock& known);
+  // The calling thread may not do what is potentially unsafe beside a capture.
+  bool capture_prohibits();
   void break_context(CUresult result);
 
   RulesOptions options;
@@ -45,6 +53,8 @@ struct RulesState {
   std::map<CUstream, Line> streams;  // with the legacy stream, whose handle is null
   std::map<CUevent, CapturedWork> events;
   std::map<CUmodule, std::string> modules;
+  std::map<CUstream, Capture> captures;
+  std::map<Line, CUstreamCaptureMode> capture_modes;  // of threads; GLOBAL at first
   std::string violation;
   CUresult broken = CUDA_SUCCESS;
   bool held = false;

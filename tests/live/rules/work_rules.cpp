@@ -133,6 +133,8 @@ CUresult CUDAAPI synchronize_stream(CUstream stream) {
   RULES_CALL("cuStreamSynchronize");
   const auto found = at.streams.find(stream);
   RULE(found != at.streams.end(), "the stream exists", CUDA_ERROR_INVALID_HANDLE);
+  RULE(!at.captures.contains(stream), "\"the operation is not permitted when the stream is capturing\"",
+       CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   return at.wait(call.lock(), at.queue.last(found->second), at.queue.known_after(found->second));
 }
 

@@ -158,18 +158,16 @@ ssize_t writev_any(int descriptor, const iovec* first, int count) {
   const ssize_t result = ::writev(descriptor, first, count);
   const std::span parts(first, static_cast<std::size_t>(std::max(count, 0)));
   if (!stopped(result, parts)) return result;
-  return each_part(result, parts, [descriptor](const void* from, std::size_t bytes) {
-    return write_any(descriptor, from, bytes);
-  });
+  return each_part(result, parts,
+                   [descriptor](const void* from, std::size_t bytes) { return write_any(descriptor, from, bytes); });
 }
 
 ssize_t readv_any(int descriptor, const iovec* first, int count) {
   const ssize_t result = ::readv(descriptor, first, count);
   const std::span parts(first, static_cast<std::size_t>(std::max(count, 0)));
   if (!stopped(result, parts) || (result >= 0 && !is_file(descriptor))) return result;
-  return each_part(result, parts, [descriptor](void* to, std::size_t bytes) {
-    return read_any(descriptor, to, bytes);
-  });
+  return each_part(result, parts,
+                   [descriptor](void* to, std::size_t bytes) { return read_any(descriptor, to, bytes); });
 }
 
 // A stream that was refused does not say how far it got, so these go through the buffer at once.

@@ -118,8 +118,7 @@ RunFigures figures_of(const Outcome& outcome, const MachineSpec& machine, std::u
     set("bytes." + machine.links[link].name, bytes / static_cast<double>(result.period));
   }
   for (const StallCause cause : all_causes) {
-    set("stall_seconds." + std::string(to_string(cause)),
-        per_iteration_seconds(result, result.window.stall_ns[cause]));
+    set("stall_seconds." + std::string(to_string(cause)), per_iteration_seconds(result, result.window.stall_ns[cause]));
   }
   figures.waits_for = main_stall(result);
   return figures;

@@ -408,8 +408,8 @@ TEST_F(Results, ReproduceRefusesWhatItCannotRepeat) {
 // A row of a comparison is what its whole comparison gives that policy again; one of a policy that is no longer there is
 // not reproduced.
 TEST_F(Results, ReproduceFindsEachRowOfAComparison) {
-  keep("all.json", {"compare", "small.trace.jsonl", "-m", "small-host", "-p", "lru,on-demand", "--gpu-memory", "17MiB",
-                    "--json"});
+  keep("all.json",
+       {"compare", "small.trace.jsonl", "-m", "small-host", "-p", "lru,on-demand", "--gpu-memory", "17MiB", "--json"});
   const auto list = nlohmann::ordered_json::parse(content(path("all.json")));
   write_file(path("one.json"), list[2].dump());
   EXPECT_EQ(run({"reproduce", "one.json"}).code, 0);

@@ -19,6 +19,8 @@ struct DeviceJob {
   std::function<void()> run;
   std::uint64_t number = 0;              // in its stream, from 1
   std::vector<Moment> after;             // works of other streams
+  Nanoseconds duration_ns = 0;           // of a kernel that has the device for itself (ModelGpu)
+  Bytes traffic = 0;                     // of a kernel, with the device's memory
   Nanoseconds begin_ns = 0, end_ns = 0;  // of the device's clock: when it ran, as its cost has it
 
   Bytes bytes() const {

@@ -11,7 +11,6 @@
 namespace tencache::rules {
 namespace {
 
-constexpr Bytes address_bytes = 128 * GiB;
 constexpr std::uint64_t first_physical = std::uint64_t{1} << 60;  // no address of a process
 // Physical memory does not fragment: the file that stands in for it has room enough for first fit (Robson's bound).
 constexpr Bytes slack = 8;
@@ -33,25 +32,33 @@ void poison(std::span<std::byte> memory) {
   std::memcpy(memory.data() + words * sizeof poison_word, &poison_word, memory.size() % sizeof poison_word);
 }
 
-DeviceMemory::DeviceMemory(Bytes capacity)
-    : capacity_(capacity), memory_(::memfd_create("device memory", MFD_CLOEXEC)) {
-  TENCACHE_CHECK(memory_.get() >= 0 && ::ftruncate(memory_.get(), static_cast<off_t>(capacity * slack)) == 0);
-  void* content =
-      ::mmap(nullptr, capacity * slack, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory_.get(), 0);
-  TENCACHE_CHECK(content != MAP_FAILED);
-  content_ = static_cast<std::byte*>(content);
+DeviceMemory::DeviceMemory(Bytes capacity, bool content)
+    : capacity_(capacity), has_content_(content), memory_(content ? ::memfd_create("device memory", MFD_CLOEXEC) : -1) {
   free_[0] = capacity * slack;
-  addresses_ = next_ = reinterpret_cast<CUdeviceptr>(unreachable(nullptr, address_bytes));
+  addresses_ = next_ = reinterpret_cast<CUdeviceptr>(unreachable(nullptr, address_bytes()));
+  if (!content) return;
+  TENCACHE_CHECK(memory_.get() >= 0 && ::ftruncate(memory_.get(), static_cast<off_t>(capacity * slack)) == 0);
+  void* mapped =
+      ::mmap(nullptr, capacity * slack, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory_.get(), 0);
+  TENCACHE_CHECK(mapped != MAP_FAILED);
+  content_ = static_cast<std::byte*>(mapped);
 }
 
 DeviceMemory::~DeviceMemory() {
-  ::munmap(content_, capacity_ * slack);
-  ::munmap(reinterpret_cast<void*>(addresses_), address_bytes);
+  if (has_content_) ::munmap(content_, capacity_ * slack);
+  ::munmap(reinterpret_cast<void*>(addresses_), address_bytes());
+}
+
+// Sanitizers allow no more.
+Bytes DeviceMemory::address_bytes() const { return has_content_ ? 128 * GiB : 16'384 * GiB; }
+
+void DeviceMemory::spoil(const Handle& handle) const {
+  if (has_content_) poison({content_ + handle.offset, handle.bytes});
 }
 
 CUdeviceptr DeviceMemory::reserve(Bytes bytes, Bytes alignment) {
   const CUdeviceptr address = round_up(next_, std::max<Bytes>(alignment, 1));
-  TENCACHE_CHECK(address + bytes <= addresses_ + address_bytes);
+  TENCACHE_CHECK(address + bytes <= addresses_ + address_bytes());
   next_ = address + bytes;
   reservations[address] = bytes;
   return address;
@@ -72,7 +79,7 @@ CUmemGenericAllocationHandle DeviceMemory::create(Bytes bytes) {
   handles[++last_] = made;
   used_ += bytes;
   created_ += bytes;
-  poison(content(made));
+  spoil(made);
   return last_;
 }
 
@@ -109,19 +116,20 @@ void DeviceMemory::map(CUdeviceptr address, CUmemGenericAllocationHandle handle)
 
 void DeviceMemory::open(CUdeviceptr address) {
   Mapping& mapping = mappings.at(address);
+  mapping.accessible = true;
+  if (!has_content_) return;
   void* at = ::mmap(reinterpret_cast<void*>(address), mapping.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
                     memory_.get(), static_cast<off_t>(handles.at(mapping.handle).offset));
   TENCACHE_CHECK(at != MAP_FAILED);
-  mapping.accessible = true;
 }
 
 void DeviceMemory::unmap(CUdeviceptr address) {
   const Mapping gone = mappings.at(address);
-  if (gone.accessible) unreachable(reinterpret_cast<void*>(address), gone.bytes);
+  if (gone.accessible && has_content_) unreachable(reinterpret_cast<void*>(address), gone.bytes);
   mappings.erase(address);
   Handle& handle = handles.at(gone.handle);
   handle.mapped = false;
-  poison(content(handle));  // stricter than the driver, which keeps it: nobody may count on what it unmapped
+  spoil(handle);  // stricter than the driver, which keeps it: nobody may count on what it unmapped
   free_if_unused(gone.handle);
 }
 
@@ -173,10 +181,6 @@ DeviceMemory::Locked DeviceMemory::page_locked(Range host) const {
   const bool touches = (after != locked.end() && after->first < host.begin + host.bytes) ||
                        (after != locked.begin() && std::prev(after)->first + std::prev(after)->second > host.begin);
   return touches ? Locked::partly : Locked::none;
-}
-
-std::span<std::byte> DeviceMemory::content(const Handle& handle) const {
-  return {content_ + handle.offset, handle.bytes};
 }
 
 }  // namespace tencache::rules

@@ -39,7 +39,8 @@ class DeviceMemory {
     std::unique_ptr<std::uint64_t[]> memory;
   };
 
-  explicit DeviceMemory(Bytes capacity);
+  // Without content its bytes do not exist: addresses are numbers.
+  explicit DeviceMemory(Bytes capacity, bool content = true);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -74,9 +75,11 @@ class DeviceMemory {
   std::map<std::uint64_t, Bytes> locked{};  // page-locked memory of the host, by address
 
  private:
-  std::span<std::byte> content(const Handle& handle) const;
+  void spoil(const Handle& handle) const;
+  Bytes address_bytes() const;
 
   Bytes capacity_;
+  bool has_content_;
   FileDescriptor memory_;
   std::byte* content_ = nullptr;          // all of it
   std::map<Bytes, Bytes> free_{};         // extents of it: bytes by offset

@@ -84,17 +84,32 @@ std::vector<Enabled> DeviceQueue::enabled() const {
   return result;
 }
 
+Nanoseconds DeviceQueue::ready_ns(Line line) const {
+  const Stream& stream = streams_.at(line);
+  const DeviceJob& job = stream.jobs.front();
+  Nanoseconds ready_ns = std::max(job.begin_ns, end_ns({line, stream.done}));
+  for (const Moment& moment : job.after) ready_ns = std::max(ready_ns, end_ns(moment));
+  return ready_ns;
+}
+
 void DeviceQueue::run_first(Line line) {
+  TENCACHE_CHECK(may_run(streams_.at(line)));
+  DeviceJob& job = streams_.at(line).jobs.front();
+  job.begin_ns = ready_ns(line);
+  run_first(line, job.begin_ns, job.begin_ns + (cost_ ? cost_(job) : 0));
+}
+
+void DeviceQueue::run_first(Line line, Nanoseconds begin_ns, Nanoseconds end_ns) {
   Stream& stream = streams_.at(line);
   TENCACHE_CHECK(may_run(stream));
   DeviceJob job = std::move(stream.jobs.front());
   stream.jobs.pop_front();
-  job.begin_ns = std::max(job.begin_ns, end_ns({line, stream.done}));
-  for (const Moment& moment : job.after) job.begin_ns = std::max(job.begin_ns, end_ns(moment));
-  job.end_ns = job.begin_ns + (cost_ ? cost_(job) : 0);
+  job.begin_ns = begin_ns;
+  job.end_ns = end_ns;
   job.run();
   stream.ends_ns.push_back(job.end_ns);
   stream.done = job.number;
+  if (watch_) watch_(job);
 }
 
 // Every wait names what was submitted before it, so this ends.

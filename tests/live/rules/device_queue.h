@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "tests/live/rules/adversary.h"
@@ -24,7 +26,9 @@ class DeviceQueue {
     std::vector<Nanoseconds> ends_ns;  // of the jobs that are over
   };
 
-  explicit DeviceQueue(JobCost cost) : cost_(std::move(cost)) {}
+  // `watch` hears of each job when it is over; it may be empty.
+  DeviceQueue(JobCost cost, std::function<void(const DeviceJob&)> watch)
+      : cost_(std::move(cost)), watch_(std::move(watch)) {}
 
   void add_stream(Line line, bool blocking) { streams_[line].blocking = blocking; }
   // What it was given is done all the same.
@@ -47,8 +51,12 @@ class DeviceQueue {
   std::size_t waiting() const;  // jobs
   std::size_t kernels() const;  // of them
   std::vector<Enabled> enabled() const;
-  // The first job of the stream, which is enabled.
+  // The first job of the stream, and when it may begin: it is enabled.
+  const DeviceJob& first(Line line) const { return streams_.at(line).jobs.front(); }
+  Nanoseconds ready_ns(Line line) const;
+  // Runs it, for as long as it costs; or in that time.
   void run_first(Line line);
+  void run_first(Line line, Nanoseconds begin_ns, Nanoseconds end_ns);
   // All that must be over for it, in the order of submission.
   void force(Moment moment);
   void run_all();
@@ -59,6 +67,7 @@ class DeviceQueue {
   bool may_run(const Stream& stream) const;
 
   JobCost cost_;
+  std::function<void(const DeviceJob&)> watch_;
   std::map<Line, Stream> streams_;
 };
 

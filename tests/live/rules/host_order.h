@@ -1,6 +1,7 @@
 // Who calls the driver, and what that thread of the host knows to be over.
 #pragma once
 
+#include "core/units.h"
 #include "tests/live/rules/vector_clock.h"
 
 namespace tencache::rules {
@@ -17,6 +18,11 @@ class HostOrder {
   virtual void*& own() = 0;
   // The caller waits for the device, or is about to call: others may go on first.
   virtual void pass_turn() {}
+  // With a clock (Turns of a HostTime): what it shows; the calling thread computes for so long, or sleeps, while others
+  // go on; and what it computed since its call of the driver began is not the caller's.
+  virtual Nanoseconds now() { return 0; }
+  virtual void spend(Nanoseconds /*ns*/) {}
+  virtual void returned() {}
   // Threads change only in pass_turn: the driver needs no lock, which would count as order between its callers.
   virtual bool one_at_a_time() const { return false; }
 };

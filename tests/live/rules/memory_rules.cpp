@@ -1,4 +1,6 @@
 // Memory of the device, its addresses, and page-locked memory of the host.
+#include <cmath>
+
 #include "tests/live/rules/rules_state.h"
 
 namespace tencache::rules {
@@ -161,6 +163,9 @@ CUresult CUDAAPI page_lock(void* host, std::size_t bytes, unsigned flags) {
        "the flags are of ordinary memory", CUDA_ERROR_INVALID_VALUE);
   RULE(at.memory.page_locked(range) == DeviceMemory::Locked::none, "no part of the range is registered",
        CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  if (at.options.model != nullptr) {
+    at.host.spend(std::llround(at.options.model->page_lock_ns_per_byte * static_cast<double>(bytes)));
+  }
   call.change(range);  // pages may move while they are locked
   at.memory.locked[range.begin] = bytes;
   return CUDA_SUCCESS;

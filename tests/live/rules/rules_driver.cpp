@@ -17,16 +17,22 @@ RulesState::RulesState(RulesOptions made)
     : options(std::move(made)),
       own_order(options.host == nullptr ? std::make_unique<ObservedOrder>() : nullptr),
       host(own_order ? *own_order : *options.host),
-      memory(options.memory),
-      queue(options.cost),
+      memory(options.memory, options.content),
+      queue(options.cost, [this](const DeviceJob& job) { job_over(job); }),
       adversary(options.strategy, options.seed) {
   const Line legacy = host.new_line();
   queue.add_stream(legacy, true);
   streams[nullptr] = legacy;
+  if (options.model != nullptr) engines.emplace(queue, *options.model);
+}
+
+void RulesState::job_over(const DeviceJob& job) const {
+  if (options.watch != nullptr) options.watch->job_over(job);
 }
 
 void RulesState::let_the_device_run() {
   if (held) return;
+  if (engines) return engines->advance(host.now());
   while (true) {
     const std::vector<Enabled> enabled = queue.enabled();
     const std::optional<std::size_t> chosen = adversary.choose(enabled);
@@ -35,9 +41,22 @@ void RulesState::let_the_device_run() {
   }
 }
 
-CUresult RulesState::wait(std::unique_lock<std::mutex>& lock, Moment moment, const VectorClock& known) {
+// The device's clock goes on with the host's; how long jobs take may change while somebody waits.
+void RulesState::pass_time(Moment moment, HowToWait how) {
+  const bool over = queue.over(moment);
+  while (!queue.over(moment) && broken == CUDA_SUCCESS) {
+    const std::optional<Nanoseconds> next_ns = engines->next_ns();
+    TENCACHE_CHECK(next_ns.has_value());
+    host.spend(*next_ns - host.now());
+    engines->advance(host.now());
+  }
+  if (!over) host.spend(how == HowToWait::asking ? options.model->spin_ns : options.model->wake_ns);
+}
+
+CUresult RulesState::wait(std::unique_lock<std::mutex>& lock, Moment moment, const VectorClock& known, HowToWait how) {
   const VectorClock promised = known;  // the event may be recorded again meanwhile
-  for (std::uint64_t turns = adversary.patience(); turns > 0 && broken == CUDA_SUCCESS; --turns) {
+  if (engines) pass_time(moment, how);
+  for (std::uint64_t turns = engines ? 0 : adversary.patience(); turns > 0 && broken == CUDA_SUCCESS; --turns) {
     const bool locked = lock.owns_lock();
     if (locked) lock.unlock();
     host.pass_turn();
@@ -89,6 +108,11 @@ Call::Call(const char* function, Needs needs) : function_(function), state_(*Rul
   lock_ = std::unique_lock(state_.mutex, std::defer_lock);
   if (!state_.host.one_at_a_time()) lock_.lock();
   state_.counts.calls++;
+  begin_ns_ = state_.host.now();
+  if (const ModelGpu* model = state_.options.model; model != nullptr) {
+    const auto cost = model->call_ns.find(function);
+    if (cost != model->call_ns.end()) state_.host.spend(cost->second);
+  }
   if (needs == Needs::context) {
     if (state_.host.own() != the_context) {
       failed_ = breaks("a context is current on each thread that calls (cuCtxSetCurrent)", CUDA_ERROR_INVALID_CONTEXT);
@@ -107,6 +131,13 @@ Call::Call(const char* function, Needs needs) : function_(function), state_(*Rul
   state_.let_the_device_run();
   failed_ = state_.failures.next(function);
   if (failed_ == CUDA_ERROR_LAUNCH_FAILED) state_.break_context(failed_);
+}
+
+Call::~Call() {
+  if (state_.options.watch != nullptr) {
+    state_.options.watch->returned(function_, state_.host.line(), begin_ns_, state_.host.now());
+  }
+  state_.host.returned();
 }
 
 CUresult Call::breaks(const std::string& rule, CUresult answer) {
@@ -155,7 +186,10 @@ CUresult Call::submit(CUstream stream, DeviceJob job) {
   const std::vector<Access> accesses = job.accesses;
   VectorClock& clock = state_.host.clock();
   clock.tick(state_.host.line());
-  const Moment moment = queue.submit(line, std::move(job), clock, 0);
+  const ModelGpu* model = state_.options.model;
+  const Nanoseconds latest_ns = model == nullptr ? 0 : state_.host.now() + model->latency_ns(job.kind);
+  if (!state_.options.content) job.run = [] {};
+  const Moment moment = queue.submit(line, std::move(job), clock, latest_ns);
   VectorClock known = queue.known_after(line);
   for (const Access& access : accesses) judge(access, moment, known);
   state_.changed.notify_all();
@@ -179,6 +213,16 @@ RulesDriver::RulesDriver(RulesOptions options) : state_(std::make_unique<RulesSt
 }
 
 RulesDriver::~RulesDriver() { RulesState::active = nullptr; }
+
+CUresult RulesDriver::launch(CUstream stream, DeviceJob job, std::span<const ProgramAccess> accesses) {
+  RULES_CALL("a kernel of the program");
+  for (const ProgramAccess& access : accesses) {
+    RULE(call.touch_device(job, access.begin, access.bytes, access.write),
+         "all that the kernel touches is mapped and accessible", CUDA_ERROR_ILLEGAL_ADDRESS);
+  }
+  at.counts.kernels++;
+  return call.submit(stream, std::move(job));
+}
 
 void RulesDriver::fail(const std::string& function, CUresult result, std::uint64_t calls) {
   const std::lock_guard lock(state_->mutex);

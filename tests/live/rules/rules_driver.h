@@ -12,6 +12,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "core/units.h"
@@ -19,8 +20,18 @@
 #include "tests/live/rules/adversary.h"
 #include "tests/live/rules/device_job.h"
 #include "tests/live/rules/host_order.h"
+#include "tests/live/rules/model_gpu.h"
 
 namespace tencache::rules {
+
+// Hears when things happened, on a driver that keeps time.
+class RulesWatch {
+ public:
+  virtual ~RulesWatch() = default;
+  virtual void job_over(const DeviceJob& job) = 0;
+  // `line`: the thread of the host that called.
+  virtual void returned(const char* function, Line line, Nanoseconds begin_ns, Nanoseconds end_ns) = 0;
+};
 
 struct RulesOptions {
   Bytes memory = 256 * MiB;
@@ -32,6 +43,11 @@ struct RulesOptions {
   std::uint64_t seed = 1;
   JobCost cost = {};
   HostOrder* host = nullptr;  // outlives the driver; null: an ObservedOrder
+  // Time passes as it says, in place of strategy and cost. `host` has a clock. Both outlive the driver.
+  const ModelGpu* model = nullptr;
+  RulesWatch* watch = nullptr;
+  // Without content memory is books only: nothing can be touched, and copies and fills move nothing.
+  bool content = true;
 };
 
 struct RulesCounts {
@@ -57,6 +73,15 @@ class RulesDriver {
   RulesDriver& operator=(const RulesDriver&) = delete;
 
   const CudaDriver& table() const { return table_; }
+
+  // A kernel of the program that is not of executor/cuda: it accesses these addresses of the device. Other threads go
+  // on meanwhile as in any call.
+  struct ProgramAccess {
+    CUdeviceptr begin = 0;
+    Bytes bytes = 0;
+    bool write = false;
+  };
+  CUresult launch(CUstream stream, DeviceJob job, std::span<const ProgramAccess> accesses);
 
   // The call of that function after the next `calls` of them fails with `result`, once. A fault of a kernel
   // (CUDA_ERROR_LAUNCH_FAILED) breaks the context: nothing that waits in a stream runs any more, and every later call

@@ -4,11 +4,13 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "tests/live/rules/access_log.h"
+#include "tests/live/rules/device_engines.h"
 #include "tests/live/rules/device_memory.h"
 #include "tests/live/rules/device_queue.h"
 #include "tests/live/rules/failure_plan.h"
@@ -16,11 +18,16 @@
 
 namespace tencache::rules {
 
+// In a loop (cuStreamSynchronize of a context with CU_CTX_SCHED_AUTO and cores to spare), or asleep until an interrupt
+// (events with CU_EVENT_BLOCKING_SYNC).
+enum class HowToWait : std::uint8_t { asking, asleep };
+
 // What an event has captured.
 struct CapturedWork {
   Moment last;  // number 0: nothing
   VectorClock known;
   bool timed = false, recorded = false;
+  HowToWait how = HowToWait::asking;
 };
 
 // A stream that records a graph.
@@ -34,7 +41,9 @@ struct RulesState {
 
   void let_the_device_run();
   // The calling thread waits for it, and for all that is known with it.
-  CUresult wait(std::unique_lock<std::mutex>& lock, Moment moment, const VectorClock& known);
+  CUresult wait(std::unique_lock<std::mutex>& lock, Moment moment, const VectorClock& known, HowToWait how);
+  void pass_time(Moment moment, HowToWait how);
+  void job_over(const DeviceJob& job) const;
   // The calling thread may not do what is potentially unsafe beside a capture.
   bool capture_prohibits();
   void break_context(CUresult result);
@@ -48,6 +57,7 @@ struct RulesState {
   DeviceMemory memory;
   Bytes budget = unlimited;
   DeviceQueue queue;
+  std::optional<DeviceEngines> engines;  // with a model
   AccessLog log;
   Adversary adversary;
   std::map<CUstream, Line> streams;  // with the legacy stream, whose handle is null
@@ -71,6 +81,9 @@ class Call {
  public:
   enum class Needs : std::uint8_t { nothing, context };
   explicit Call(const char* function, Needs needs = Needs::context);
+  ~Call();
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
 
   // Not success: the answer.
   CUresult failed() const { return failed_; }
@@ -93,6 +106,7 @@ class Call {
   RulesState& state_;
   std::unique_lock<std::mutex> lock_;
   CUresult failed_ = CUDA_SUCCESS;
+  Nanoseconds begin_ns_ = 0;
 };
 
 // Return from a function of the table: a call that fails; a rule that is broken.

@@ -20,6 +20,13 @@ namespace {
 constexpr std::size_t stack_bytes = 512 * 1024;
 constexpr Nanoseconds forever = -1;
 constexpr Nanoseconds per_look_ns = 50;  // at the clock: loops that poll it end
+constexpr Nanoseconds per_timed_look_ns = 1;
+
+Nanoseconds processor_ns() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<Nanoseconds>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
 
 Turns* the_active = nullptr;
 
@@ -79,6 +86,11 @@ Turns::Turns(std::uint64_t seed) : random_(seed ^ 0x7475726e73) {
   the_active = this;
 }
 
+Turns::Turns(const HostTime& time) : Turns(std::uint64_t{0}) {
+  time_ = time;
+  returned();
+}
+
 Turns::~Turns() {
   the_active = nullptr;
   for (std::size_t i = 1; i < threads_.size(); ++i) {
@@ -105,14 +117,17 @@ bool Turns::runnable(const Thread& thread) const {
 
 // The runnable thread of the highest priority; its priority is drawn anew now and then (with `steadiness_` 1 always),
 // so that some seeds interleave finely and others let one thread run far ahead.
+// In time, the one that could go on first.
 void Turns::give_turn() {
-  if (random_.one_in(steadiness_)) current_->priority = random_.below(1 << 16);
+  if (one_in(steadiness_)) current_->priority = random_.below(1 << 16);
   while (true) {
     Thread* next = nullptr;
     Nanoseconds earliest_ns = forever;
     for (const std::unique_ptr<Thread>& thread : threads_) {
       if (runnable(*thread)) {
-        if (next == nullptr || thread->priority > next->priority) next = thread.get();
+        if (next == nullptr || (time_ ? thread->until_ns < next->until_ns : thread->priority > next->priority)) {
+          next = thread.get();
+        }
       } else if (!thread->done && thread->until_ns != forever &&
                  (earliest_ns == forever || thread->until_ns < earliest_ns)) {
         earliest_ns = thread->until_ns;
@@ -130,6 +145,7 @@ void Turns::switch_to(Thread& next) {
   switches_++;
   last.exceptions = std::exchange(exceptions_here(), next.exceptions);
   ::swapcontext(&last.context, &next.context);
+  returned();
 }
 
 void Turns::deadlock() const {
@@ -144,7 +160,23 @@ void Turns::deadlock() const {
   std::abort();
 }
 
-void Turns::pass_turn() { give_turn(); }
+void Turns::pass_turn() { time_ ? charge() : give_turn(); }
+
+void Turns::charge() {
+  if (!time_ || !time_->measured) return;
+  const Nanoseconds used_ns = processor_ns() - counted_ns_;
+  if (used_ns > 0) sleep_until(now_ns_ + used_ns);
+  returned();
+}
+
+void Turns::returned() {
+  if (time_ && time_->measured) counted_ns_ = processor_ns();
+}
+
+Nanoseconds Turns::now() { return now_ns_; }
+void Turns::spend(Nanoseconds ns) {
+  if (ns > 0) sleep_until(now_ns_ + ns);
+}
 
 void Turns::enter() {
   Thread& self = *the_active->current_;
@@ -179,7 +211,8 @@ void Turns::join(pthread_t thread) {
 }
 
 void Turns::lock(pthread_mutex_t* mutex) {
-  if (random_.one_in(4)) give_turn();
+  charge();
+  if (one_in(4)) give_turn();
   Owned& owned = mutexes_[mutex];
   while (owned.owner != nullptr) {
     TENCACHE_CHECK(owned.owner != current_);
@@ -200,6 +233,7 @@ bool Turns::try_lock(pthread_mutex_t* mutex) {
 void Turns::unlock(pthread_mutex_t* mutex) {
   const auto found = mutexes_.find(mutex);
   if (found == mutexes_.end()) return;  // locked before the turns began
+  charge();
   TENCACHE_CHECK(found->second.owner == current_);
   found->second.owner = nullptr;
   found->second.clock = current_->clock;
@@ -212,6 +246,7 @@ bool Turns::wait(pthread_cond_t* condition, pthread_mutex_t* mutex, Nanoseconds 
   give_turn();
   const bool notified = current_->waits == nullptr;
   current_->waits = nullptr;
+  current_->sleeps = false;
   current_->until_ns = forever;
   lock(mutex);
   return notified;
@@ -222,11 +257,18 @@ void Turns::notify(pthread_cond_t* condition, bool all) {
     if (thread->waits != condition) continue;
     thread->waits = nullptr;
     thread->until_ns = forever;
+    if (time_) {
+      thread->sleeps = true;
+      thread->until_ns = now_ns_ + time_->wake_ns;
+    }
     if (!all) return;
   }
 }
 
-Nanoseconds Turns::now() { return now_ns_ += per_look_ns; }
+Nanoseconds Turns::look() {
+  charge();
+  return now_ns_ += time_ ? per_timed_look_ns : per_look_ns;
+}
 
 void Turns::sleep_until(Nanoseconds moment_ns) {
   current_->sleeps = true;
@@ -324,7 +366,7 @@ int pthread_cond_broadcast(pthread_cond_t* condition) noexcept {
 
 int clock_gettime(clockid_t clock, timespec* time) noexcept {
   if (Turns* turns = Turns::active(); turns != nullptr && (clock == CLOCK_MONOTONIC || clock == CLOCK_REALTIME)) {
-    const Nanoseconds now_ns = turns->now();
+    const Nanoseconds now_ns = turns->look();
     *time = {static_cast<time_t>(now_ns / 1'000'000'000), static_cast<long>(now_ns % 1'000'000'000)};
     return 0;
   }
@@ -334,7 +376,7 @@ int clock_gettime(clockid_t clock, timespec* time) noexcept {
 
 int clock_nanosleep(clockid_t clock, int flags, const timespec* until, timespec* rest) {
   if (Turns* turns = Turns::active()) {
-    turns->sleep_until(ns_of(*until) + ((flags & TIMER_ABSTIME) != 0 ? 0 : turns->now()));
+    turns->sleep_until(ns_of(*until) + ((flags & TIMER_ABSTIME) != 0 ? 0 : turns->look()));
     return 0;
   }
   NEXT(clock_nanosleep);

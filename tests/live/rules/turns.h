@@ -7,6 +7,9 @@
 // next. The latter is more than the code promises (two threads that only happen to use one mutex in turn count as
 // ordered in that run), and seeds draw other turns.
 //
+// Or time decides: threads run side by side, as on a host with a core for each. Whoever runs goes on until it waits or
+// computes (spend); who is woken goes on a while later. A run repeats exactly, unless what threads compute is measured.
+//
 // Not for code that keeps state in thread_local variables across waits, and not under sanitizers, which stand in for
 // the same functions.
 #pragma once
@@ -16,6 +19,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/units.h"
@@ -24,9 +28,16 @@
 
 namespace tencache::rules {
 
+struct HostTime {
+  Nanoseconds wake_ns = 0;  // from a notification to the next instruction of who waited for it
+  // What threads compute between the driver's calls takes the processor time that it takes here; else none.
+  bool measured = false;
+};
+
 class Turns final : public HostOrder {
  public:
   explicit Turns(std::uint64_t seed);
+  explicit Turns(const HostTime& time);
   // All threads that it started are joined.
   ~Turns() override;
   Turns(const Turns&) = delete;
@@ -39,6 +50,10 @@ class Turns final : public HostOrder {
   void*& own() override;
   void pass_turn() override;
   bool one_at_a_time() const override { return true; }
+  Nanoseconds now() override;
+  void spend(Nanoseconds ns) override;
+  // The calling thread's processor time from here on counts.
+  void returned() override;
 
   // What the C library's functions do here.
   pthread_t start(void* (*body)(void*), void* argument);
@@ -49,7 +64,7 @@ class Turns final : public HostOrder {
   // False at the time limit, of the virtual clock.
   bool wait(pthread_cond_t* condition, pthread_mutex_t* mutex, Nanoseconds until_ns);
   void notify(pthread_cond_t* condition, bool all);
-  Nanoseconds now();
+  Nanoseconds look();  // at the clock
   void sleep_until(Nanoseconds moment_ns);
 
   std::uint64_t switches() const { return switches_; }
@@ -67,7 +82,11 @@ class Turns final : public HostOrder {
   void give_turn();
   void switch_to(Thread& next);
   [[noreturn]] void deadlock() const;
+  void charge();
+  bool one_in(std::uint64_t choices) { return !time_ && random_.one_in(choices); }
 
+  std::optional<HostTime> time_;  // nothing: a seed decides
+  Nanoseconds counted_ns_ = 0;    // of processor time
   Random random_;
   std::uint64_t steadiness_;
   std::vector<std::unique_ptr<Thread>> threads_;  // the first is who made this

@@ -28,11 +28,11 @@ CUresult copy(Call& call, JobKind kind, CUdeviceptr device, std::byte* host, Byt
   if (pageable) at.counts.unpinned_copies++;
   auto* on_device = reinterpret_cast<std::byte*>(device);
   // The destination changes at any moment from now on: until the copy is there, it is anything.
-  if (!up && !at.queue.touches(range)) poison({host, bytes});
+  if (!up && at.options.content && !at.queue.touches(range)) poison({host, bytes});
   job.accesses.push_back({range, !up, pageable});
   job.run = [=] { up ? std::memcpy(on_device, host, bytes) : std::memcpy(host, on_device, bytes); };
   const CUresult result = call.submit(stream, std::move(job));
-  if (result == CUDA_SUCCESS && pageable && !at.held && at.adversary.coin())
+  if (result == CUDA_SUCCESS && pageable && !at.held && !at.engines && at.adversary.coin())
     at.queue.force(at.queue.last(at.streams[stream]));
   return result;
 }
@@ -135,7 +135,7 @@ CUresult CUDAAPI synchronize_stream(CUstream stream) {
   RULE(found != at.streams.end(), "the stream exists", CUDA_ERROR_INVALID_HANDLE);
   RULE(!at.captures.contains(stream), "\"the operation is not permitted when the stream is capturing\"",
        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  return at.wait(call.lock(), at.queue.last(found->second), at.queue.known_after(found->second));
+  return at.wait(call.lock(), at.queue.last(found->second), at.queue.known_after(found->second), HowToWait::asking);
 }
 
 CUresult CUDAAPI create_event(CUevent* event, unsigned flags) {
@@ -144,6 +144,7 @@ CUresult CUDAAPI create_event(CUevent* event, unsigned flags) {
        "the flags are some of CUevent_flags", CUDA_ERROR_INVALID_VALUE);
   *event = reinterpret_cast<CUevent>(++at.last_object);
   at.events[*event].timed = (flags & CU_EVENT_DISABLE_TIMING) == 0;
+  at.events[*event].how = (flags & CU_EVENT_BLOCKING_SYNC) != 0 ? HowToWait::asleep : HowToWait::asking;
   return CUDA_SUCCESS;
 }
 
@@ -176,7 +177,7 @@ CUresult CUDAAPI synchronize_event(CUevent event) {
   RULES_CALL("cuEventSynchronize");
   const auto found = at.events.find(event);
   RULE(found != at.events.end(), "the event exists", CUDA_ERROR_INVALID_HANDLE);
-  return at.wait(call.lock(), found->second.last, found->second.known);
+  return at.wait(call.lock(), found->second.last, found->second.known, found->second.how);
 }
 
 }  // namespace

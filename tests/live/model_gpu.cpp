@@ -1,0 +1,295 @@
+// Steps of a trace through the real executor (LiveRuntime, HostMachine, executor/cuda) on the model GPU: a driver of
+// rules that keeps time as a file of figures says (rules/model_gpu.h). Prints one object of JSON. bench/model_gpu.py
+// runs it.
+//
+//   model_gpu TRACE --machine FILE --figures FILE [--policy P] [--memory BYTES|SHARE%|all] [--host fixed:US|measured]
+//             [--steps N]
+//
+// --memory: of the GPU tier; a share is one of the trace's peak in pages of 2 MiB, all is the whole device.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/error.h"
+#include "executor/cuda/cuda_device.h"
+#include "policies/registry.h"
+#include "sim/rehearse.h"
+#include "studies/workload.h"
+#include "tests/live/rules/rules_driver.h"
+#include "tests/live/rules/turns.h"
+#include "tests/live/trace_player.h"
+#include "traces/file/trace_file.h"
+
+namespace tencache::rules {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t steady_steps = 3;  // the last ones; of them the middle one is reported
+
+// ---- Times ----------------------------------------------------------------------------------------------------------
+
+using Intervals = std::vector<Interval>;  // in ascending order, without overlap
+
+Intervals joined(Intervals all) {
+  std::ranges::sort(all, {}, &Interval::begin_ns);
+  Intervals result;
+  for (const Interval& next : all) {
+    if (next.begin_ns >= next.end_ns) continue;
+    if (!result.empty() && next.begin_ns <= result.back().end_ns) {
+      result.back().end_ns = std::max(result.back().end_ns, next.end_ns);
+    } else {
+      result.push_back(next);
+    }
+  }
+  return result;
+}
+
+Nanoseconds length(const Intervals& all) {
+  Nanoseconds sum = 0;
+  for (const Interval& one : all) sum += one.end_ns - one.begin_ns;
+  return sum;
+}
+
+Intervals common(const Intervals& left, const Intervals& right) {
+  Intervals result;
+  for (auto one = left.begin(), other = right.begin(); one != left.end() && other != right.end();) {
+    const Interval both{std::max(one->begin_ns, other->begin_ns), std::min(one->end_ns, other->end_ns)};
+    if (both.begin_ns < both.end_ns) result.push_back(both);
+    one->end_ns < other->end_ns ? ++one : ++other;
+  }
+  return result;
+}
+
+Intervals without(const Intervals& all, const Intervals& taken) {
+  Intervals result;
+  auto next = taken.begin();
+  for (Interval left : all) {
+    while (next != taken.end() && next->end_ns <= left.begin_ns) ++next;
+    for (auto other = next; other != taken.end() && other->begin_ns < left.end_ns; ++other) {
+      if (other->begin_ns > left.begin_ns) result.push_back({left.begin_ns, other->begin_ns});
+      left.begin_ns = std::max(left.begin_ns, std::min(other->end_ns, left.end_ns));
+    }
+    if (left.begin_ns < left.end_ns) result.push_back(left);
+  }
+  return result;
+}
+
+// All that happened in a run.
+class Record final : public RulesWatch {
+ public:
+  struct Call {
+    const char* function;
+    Line line;
+    Interval when;
+  };
+
+  void job_over(const DeviceJob& job) override {
+    const bool copy = ModelGpu::is_copy(job.kind);
+    (copy ? copies : kernels).push_back({job.begin_ns, job.end_ns});
+    if (copy) copied.emplace_back(job.begin_ns, job.bytes() / 2);
+  }
+  void returned(const char* function, Line line, Nanoseconds begin_ns, Nanoseconds end_ns) override {
+    calls.push_back({function, line, {begin_ns, end_ns}});
+  }
+  static bool maps(const Call& call) { return std::strncmp(call.function, "cuMem", 5) == 0 && !copies_memory(call); }
+  static bool copies_memory(const Call& call) { return std::strncmp(call.function, "cuMemcpy", 8) == 0; }
+
+  Intervals kernels, copies;
+  std::vector<std::pair<Nanoseconds, Bytes>> copied;
+  std::vector<Call> calls;
+};
+
+// Where the time of the program's thread goes in a step. What it waits for is asked in this order: other threads map or
+// unmap; a copy is under way; neither, so threads wake up and hand over.
+Json breakdown(const PlayedStep& step, const Record& record, Line program) {
+  const Intervals whole = {{step.begin_ns, step.end_ns}};
+  Intervals waits_for_device, own_calls, own_maps, maps_of_others;
+  std::map<std::string, std::uint64_t> counts;
+  for (const Record::Call& call : record.calls) {
+    if (call.when.begin_ns < step.begin_ns || call.when.begin_ns >= step.end_ns) continue;
+    if (Record::maps(call) || Record::copies_memory(call)) counts[call.function]++;
+    if (call.line != program) {
+      if (Record::maps(call)) maps_of_others.push_back(call.when);
+      continue;
+    }
+    own_calls.push_back(call.when);
+    if (Record::maps(call)) own_maps.push_back(call.when);
+    if (std::strcmp(call.function, "cuStreamSynchronize") == 0) waits_for_device.push_back(call.when);
+  }
+  const Intervals kernels = common(joined(record.kernels), whole), copies = common(joined(record.copies), whole);
+  const Intervals waits = without(joined(step.in_runtime), joined(own_calls));
+  const Intervals waits_maps = common(waits, joined(maps_of_others));
+  const Intervals other_waits = without(waits, waits_maps);
+  const Intervals waits_copies = common(other_waits, copies);
+  const Intervals device = joined(waits_for_device);
+  const Nanoseconds computes = length(common(device, kernels));
+  const Nanoseconds step_ns = step.end_ns - step.begin_ns;
+  const Nanoseconds maps_ns = length(joined(own_maps)), waits_ns = length(waits);
+  Bytes bytes = 0;
+  std::uint64_t count = 0;
+  for (const auto& [begin_ns, size] : record.copied) {
+    if (begin_ns < step.begin_ns || begin_ns >= step.end_ns) continue;
+    bytes += size;
+    count++;
+  }
+  const Nanoseconds copies_ns = length(copies);
+  return {
+      {"step_ns", step_ns},
+      {"host_ns", step.host_ns},
+      {"kernels_ns", computes},
+      {"launch_and_wake_ns", length(device) - computes},
+      {"maps_ns", maps_ns},
+      {"waits_for_maps_of_others_ns", length(waits_maps)},
+      {"waits_for_copies_ns", length(waits_copies)},
+      {"waits_for_threads_ns", length(other_waits) - length(waits_copies)},
+      {"rest_ns", step_ns - step.host_ns - length(device) - maps_ns - waits_ns},
+      {"busy", static_cast<double>(length(kernels)) / static_cast<double>(step_ns)},
+      {"copies_ns", copies_ns},
+      {"copy_hidden", copies_ns == 0 ? Json(nullptr)
+                                     : Json(static_cast<double>(length(common(copies, kernels))) /
+                                            static_cast<double>(copies_ns))},
+      {"copies", count},
+      {"copied_bytes", bytes},
+      {"calls", counts},
+  };
+}
+
+// ---- The run --------------------------------------------------------------------------------------------------------
+
+struct Options {
+  std::string trace, machine, figures, policy = "foresight", memory = "all", host = "fixed:0";
+  std::uint64_t steps = 6;
+};
+
+Bytes memory_of(const Options& options, const Trace& trace, Bytes granularity, Bytes device) {
+  const std::string& text = options.memory;
+  if (text == "all") return device;
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  if (number > 0 && unit == "%") {
+    const auto peak = static_cast<double>(TracePlayer::peak_bytes(trace, granularity));
+    return static_cast<Bytes>(peak * number / 100) / granularity * granularity;
+  }
+  if (number > 0 && unit.empty()) return static_cast<Bytes>(number) / granularity * granularity;
+  throw Error("--memory " + text + " is no size; give a share of the peak such as 60%, bytes, or all");
+}
+
+struct Host {
+  bool measured = false;
+  Nanoseconds op_ns = 0;
+};
+
+Host parse_host(const std::string& text) {
+  if (text == "measured") return {.measured = true};
+  char* end = nullptr;
+  const double us = text.starts_with("fixed:") ? std::strtod(text.c_str() + 6, &end) : -1;
+  if (us < 0 || *end != 0) throw Error("--host " + text + ": give measured, or fixed:US, microseconds an op");
+  return {.op_ns = static_cast<Nanoseconds>(1e3 * us)};
+}
+
+MachineSpec machine_of(const Options& options) {
+  MachineChoice choice;
+  choice.name = options.machine;
+  return load_machine(choice);
+}
+
+// PyTorch alone, in memory for everything.
+Nanoseconds plain_ns(const Trace& trace, const ModelGpu& model) {
+  Turns turns(HostTime{.wake_ns = model.wake_ns});
+  RulesDriver driver({.memory = model.memory, .host = &turns, .model = &model, .content = false});
+  const CudaDevice device(driver.table(), 0);
+  const std::vector<PlayedStep> steps = TracePlayer(trace, model, driver, turns, 0).play_plain(2);
+  return steps.back().end_ns - steps.back().begin_ns;
+}
+
+Json run(const Options& options) {
+  const Trace trace = read_trace(options.trace);
+  const ModelGpu model = load_model_gpu(options.figures);
+  MachineSpec machine = machine_of(options);
+  const Host host = parse_host(options.host);
+  const Bytes granularity = machine.tiers.at(0).granularity;
+  machine.tiers[0].capacity = memory_of(options, trace, granularity, model.memory / granularity * granularity);
+  const MadePolicy made = make_policy(options.policy);
+  const Nanoseconds plain = plain_ns(trace, model);
+
+  Record record;
+  Turns turns(HostTime{.wake_ns = model.wake_ns, .measured = host.measured});
+  RulesDriver driver({.memory = model.memory + 256 * MiB,  // what is free is a little more than the tier
+                      .host = &turns,
+                      .model = &model,
+                      .watch = &record,
+                      .content = false});
+  Json result;
+  {
+    LiveOptions live;
+    live.engine.rehearse = rehearse;
+    live.machine.pace = false;
+    live.machine.populate = false;
+    live.machine.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
+    TracePlayer player(trace, model, driver, turns, host.op_ns);
+    live.fence = [&player] { player.fence(); };
+    LiveRuntime runtime(machine, *made.policy, live);
+    const std::vector<PlayedStep> steps = player.play(runtime, options.steps);
+    std::vector<PlayedStep> steady(steps.end() - static_cast<std::ptrdiff_t>(steady_steps), steps.end());
+    std::ranges::sort(steady, {}, [](const PlayedStep& step) { return step.end_ns - step.begin_ns; });
+    const LiveFigures figures = runtime.figures();
+    result = {{"trace", options.trace},
+              {"policy", options.policy},
+              {"memory_bytes", machine.tiers[0].capacity},
+              {"peak_bytes", figures.peak_live_bytes},
+              {"ops", trace.ops.size()},
+              {"plain_ns", plain},
+              {"step_ns", steady[steady_steps / 2].end_ns - steady[steady_steps / 2].begin_ns},
+              {"steps_ns", Json::array()},
+              {"deviations", figures.deviations},
+              {"first_deviation", figures.first_deviation},
+              {"evictions", figures.counters.evictions}};
+    for (const PlayedStep& step : steps) result["steps_ns"].push_back(step.end_ns - step.begin_ns);
+    result["steady"] = breakdown(steady[steady_steps / 2], record, turns.line());
+  }
+  if (!driver.leftovers().empty()) throw Error("the driver of rules: " + driver.leftovers());
+  return result;
+}
+
+Options parse(int count, char** words) {
+  Options options;
+  const std::pair<const char*, std::string*> texts[] = {{"--machine", &options.machine}, {"--figures", &options.figures},
+                                                        {"--policy", &options.policy},   {"--memory", &options.memory},
+                                                        {"--host", &options.host}};
+  for (int i = 1; i < count; ++i) {
+    const std::string word = words[i];
+    const auto* found = std::ranges::find_if(texts, [&](const auto& text) { return word == text.first; });
+    if (found != std::end(texts) && i + 1 < count) {
+      *found->second = words[++i];
+    } else if (word == "--steps" && i + 1 < count) {
+      options.steps = std::strtoull(words[++i], nullptr, 10);
+    } else if (options.trace.empty() && !word.starts_with("-")) {
+      options.trace = word;
+    } else {
+      throw Error("unknown argument '" + word + "'; see tests/live/model_gpu.cpp");
+    }
+  }
+  if (options.trace.empty() || options.machine.empty() || options.figures.empty() || options.steps < 5) {
+    throw Error("usage: model_gpu TRACE --machine FILE --figures FILE [--policy P] [--memory M] [--host H] [--steps N], "
+                "N at least 5: one warms up, one is recorded, and of the last 3 the middle one is reported");
+  }
+  return options;
+}
+
+}  // namespace
+}  // namespace tencache::rules
+
+int main(int count, char** words) {
+  try {
+    std::printf("%s\n", tencache::rules::run(tencache::rules::parse(count, words)).dump(2).c_str());
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "model_gpu: %s\n", error.what());
+    return 2;
+  }
+}

@@ -201,7 +201,8 @@ MachineSpec machine_of(const Options& options) {
 // PyTorch alone, in memory for everything.
 Nanoseconds plain_ns(const Trace& trace, const ModelGpu& model) {
   Turns turns(HostTime{.wake_ns = model.wake_ns});
-  RulesDriver driver({.memory = model.memory, .host = &turns, .model = &model, .content = false});
+  RulesDriver driver({.memory = model.memory, .host = &turns, .model = &model, .content = false,
+                      .call_stacks = false});
   const CudaDevice device(driver.table(), 0);
   const std::vector<PlayedStep> steps = TracePlayer(trace, model, driver, turns, 0).play_plain(2);
   return steps.back().end_ns - steps.back().begin_ns;
@@ -223,7 +224,8 @@ Json run(const Options& options) {
                       .host = &turns,
                       .model = &model,
                       .watch = &record,
-                      .content = false});
+                      .content = false,
+                      .call_stacks = false});
   Json result;
   {
     LiveOptions live;

@@ -140,16 +140,18 @@ Call::~Call() {
   state_.host.returned();
 }
 
+CallStack Call::caller() const { return state_.options.call_stacks ? CallStack::here() : CallStack(); }
+
 CUresult Call::breaks(const std::string& rule, CUresult answer) {
   if (state_.violation.empty()) {
-    state_.violation = std::string(function_) + ": " + rule + "\n" + CallStack::here().describe();
+    state_.violation = std::string(function_) + ": " + rule + "\n" + caller().describe();
   }
   return answer;
 }
 
 void Call::judge(const Access& access, Moment moment, const VectorClock& known) {
   if (!state_.violation.empty()) return;  // what follows from the first is no news
-  state_.violation = state_.log.access(access, {moment, function_, CallStack::here()}, known);
+  state_.violation = state_.log.access(access, {moment, function_, caller()}, known);
 }
 
 void Call::change(const Range& range) {

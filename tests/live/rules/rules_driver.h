@@ -48,6 +48,7 @@ struct RulesOptions {
   RulesWatch* watch = nullptr;
   // Without content memory is books only: nothing can be touched, and copies and fills move nothing.
   bool content = true;
+  bool call_stacks = true;  // in reports; only where the code under test keeps frame pointers on coroutines' stacks
 };
 
 struct RulesCounts {

@@ -100,6 +100,7 @@ class Call {
   bool touch_device(DeviceJob& job, CUdeviceptr address, Bytes bytes, bool write) const;
 
  private:
+  CallStack caller() const;
   void judge(const Access& access, Moment moment, const VectorClock& known);
 
   const char* function_;

@@ -2,25 +2,29 @@
 // rules that keeps time as a file of figures says (rules/model_gpu.h). Prints one object of JSON. bench/model_gpu.py
 // runs it.
 //
-//   model_gpu TRACE --machine FILE --figures FILE [--policy P] [--memory BYTES|SHARE%|all] [--host fixed:US|measured]
-//             [--steps N]
+//   model_gpu --figures FILE TRACE [--policy P] [--memory BYTES|SHARE%|all] [--host fixed[:US]|measured] [--steps N]
+//   model_gpu --figures FILE --write-machine FILE      the machine for a prediction
 //
 // --memory: of the GPU tier; a share is one of the trace's peak in pages of 2 MiB, all is the whole device.
+// --host: what the runtime's code costs an op, in microseconds, or the processor time that it takes here.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 
+#include "configs/machine_yaml.h"
 #include "core/error.h"
 #include "executor/cuda/cuda_device.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
-#include "studies/workload.h"
 #include "tests/live/rules/rules_driver.h"
 #include "tests/live/rules/turns.h"
 #include "tests/live/trace_player.h"
+#include "traces/file/file_io.h"
 #include "traces/file/trace_file.h"
 
 namespace tencache::rules {
@@ -160,22 +164,23 @@ Json breakdown(const PlayedStep& step, const Record& record, Line program) {
 
 // ---- The run --------------------------------------------------------------------------------------------------------
 
+constexpr Bytes page_bytes_of_gpu = 2 * MiB;
+
 struct Options {
-  std::string trace, machine, figures, policy = "foresight", memory = "all", host = "fixed:0";
+  std::string trace, figures, write_machine, policy = "foresight", memory = "all", host = "fixed";
   std::uint64_t steps = 6;
 };
 
-Bytes memory_of(const Options& options, const Trace& trace, Bytes granularity, Bytes device) {
-  const std::string& text = options.memory;
+Bytes memory_of(const std::string& text, const Trace& trace, Bytes device) {
   if (text == "all") return device;
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
   const std::string unit = end;
   if (number > 0 && unit == "%") {
-    const auto peak = static_cast<double>(TracePlayer::peak_bytes(trace, granularity));
-    return static_cast<Bytes>(peak * number / 100) / granularity * granularity;
+    const auto peak = static_cast<double>(TracePlayer::peak_bytes(trace, page_bytes_of_gpu));
+    return static_cast<Bytes>(peak * number / 100) / page_bytes_of_gpu * page_bytes_of_gpu;
   }
-  if (number > 0 && unit.empty()) return static_cast<Bytes>(number) / granularity * granularity;
+  if (number > 0 && unit.empty()) return static_cast<Bytes>(number) / page_bytes_of_gpu * page_bytes_of_gpu;
   throw Error("--memory " + text + " is no size; give a share of the peak such as 60%, bytes, or all");
 }
 
@@ -184,18 +189,44 @@ struct Host {
   Nanoseconds op_ns = 0;
 };
 
-Host parse_host(const std::string& text) {
+Host parse_host(const std::string& text, const ModelGpu& model) {
   if (text == "measured") return {.measured = true};
+  if (text == "fixed") return {.op_ns = model.op_ns};
   char* end = nullptr;
   const double us = text.starts_with("fixed:") ? std::strtod(text.c_str() + 6, &end) : -1;
   if (us < 0 || *end != 0) throw Error("--host " + text + ": give measured, or fixed:US, microseconds an op");
   return {.op_ns = static_cast<Nanoseconds>(1e3 * us)};
 }
 
-MachineSpec machine_of(const Options& options) {
-  MachineChoice choice;
-  choice.name = options.machine;
-  return load_machine(choice);
+// The same figures for policies and predictions. CPU memory is more than programs here need.
+MachineSpec machine_of(const ModelGpu& model) {
+  const auto rate = [](double bytes_per_ns) { return static_cast<BytesPerSecond>(1e9 * bytes_per_ns); };
+  MachineSpec machine;
+  machine.name = "model-gpu";
+  const auto add_tier = [&](const char* name, TierKind kind, Bytes capacity, Bytes granularity) {
+    Tier& tier = machine.tiers.emplace_back();
+    tier.name = name;
+    tier.kind = kind;
+    tier.capacity = capacity;
+    tier.granularity = granularity;
+  };
+  add_tier("gpu", TierKind::gpu, model.memory, page_bytes_of_gpu);
+  add_tier("cpu", TierKind::cpu, 512 * GiB, 4 * KiB);
+  machine.resources = {{.name = "hbm", .bandwidth = rate(model.hbm_bytes_per_ns)}};
+  machine.lane_uses[0] = {0};
+  const auto add_link = [&](const char* name, TierId from, TierId to) {
+    Link& link = machine.links.emplace_back();
+    link.name = name;
+    link.from = from;
+    link.to = to;
+    link.bandwidth = rate(model.copy_bytes_per_ns);
+    link.latency_ns = model.copy_latency_ns;
+    link.uses = {0};
+  };
+  add_link("h2d", 1, 0);
+  add_link("d2h", 0, 1);
+  machine.initial_tier = 1;
+  return machine;
 }
 
 // PyTorch alone, in memory for everything.
@@ -208,13 +239,11 @@ Nanoseconds plain_ns(const Trace& trace, const ModelGpu& model) {
   return steps.back().end_ns - steps.back().begin_ns;
 }
 
-Json run(const Options& options) {
+Json run(const Options& options, const ModelGpu& model) {
   const Trace trace = read_trace(options.trace);
-  const ModelGpu model = load_model_gpu(options.figures);
-  MachineSpec machine = machine_of(options);
-  const Host host = parse_host(options.host);
-  const Bytes granularity = machine.tiers.at(0).granularity;
-  machine.tiers[0].capacity = memory_of(options, trace, granularity, model.memory / granularity * granularity);
+  MachineSpec machine = machine_of(model);
+  const Host host = parse_host(options.host, model);
+  machine.tiers[0].capacity = memory_of(options.memory, trace, model.memory);
   const MadePolicy made = make_policy(options.policy);
   const Nanoseconds plain = plain_ns(trace, model);
 
@@ -242,6 +271,8 @@ Json run(const Options& options) {
     const LiveFigures figures = runtime.figures();
     result = {{"trace", options.trace},
               {"policy", options.policy},
+              {"recorded_ns", std::accumulate(trace.ops.begin(), trace.ops.end(), Nanoseconds{0},
+                                              [](Nanoseconds sum, const Op& op) { return sum + op.occupied_ns(); })},
               {"memory_bytes", machine.tiers[0].capacity},
               {"peak_bytes", figures.peak_live_bytes},
               {"ops", trace.ops.size()},
@@ -260,8 +291,10 @@ Json run(const Options& options) {
 
 Options parse(int count, char** words) {
   Options options;
-  const std::pair<const char*, std::string*> texts[] = {{"--machine", &options.machine}, {"--figures", &options.figures},
-                                                        {"--policy", &options.policy},   {"--memory", &options.memory},
+  const std::pair<const char*, std::string*> texts[] = {{"--write-machine", &options.write_machine},
+                                                        {"--figures", &options.figures},
+                                                        {"--policy", &options.policy},
+                                                        {"--memory", &options.memory},
                                                         {"--host", &options.host}};
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
@@ -276,9 +309,9 @@ Options parse(int count, char** words) {
       throw Error("unknown argument '" + word + "'; see tests/live/model_gpu.cpp");
     }
   }
-  if (options.trace.empty() || options.machine.empty() || options.figures.empty() || options.steps < 5) {
-    throw Error("usage: model_gpu TRACE --machine FILE --figures FILE [--policy P] [--memory M] [--host H] [--steps N], "
-                "N at least 5: one warms up, one is recorded, and of the last 3 the middle one is reported");
+  if (options.figures.empty() || options.trace.empty() == options.write_machine.empty() || options.steps < 5) {
+    throw Error("usage: model_gpu --figures FILE TRACE [--policy P] [--memory M] [--host H] [--steps N], N at least 5: "
+                "one warms up, one is recorded, and of the last 3 the middle one is reported; or --write-machine FILE");
   }
   return options;
 }
@@ -288,7 +321,15 @@ Options parse(int count, char** words) {
 
 int main(int count, char** words) {
   try {
-    std::printf("%s\n", tencache::rules::run(tencache::rules::parse(count, words)).dump(2).c_str());
+    const tencache::rules::Options options = tencache::rules::parse(count, words);
+    const tencache::rules::ModelGpu model = tencache::rules::load_model_gpu(options.figures);
+    if (!options.write_machine.empty()) {
+      tencache::AtomicFile file(options.write_machine);
+      file.write(tencache::write_machine_yaml(tencache::rules::machine_of(model)));
+      file.commit();
+      return 0;
+    }
+    std::printf("%s\n", tencache::rules::run(options, model).dump(2).c_str());
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "model_gpu: %s\n", error.what());

@@ -32,7 +32,9 @@ class InRuntime {
   InRuntime(const InRuntime&) = delete;
   InRuntime& operator=(const InRuntime&) = delete;
   void end() {
-    if (!ended_) step_.in_runtime.push_back({begin_ns_, turns_.now()});
+    if (ended_) return;
+    turns_.pass_turn();  // what it computed last takes its time
+    step_.in_runtime.push_back({begin_ns_, turns_.now()});
     ended_ = true;
   }
 
@@ -116,6 +118,21 @@ void TracePlayer::launch(const Op& op, std::span<const RulesDriver::ProgramAcces
 
 void TracePlayer::fence() { check(driver_.table().cuStreamSynchronize(nullptr), driver_); }
 
+TensorId TracePlayer::allocate_in_op(LiveRuntime& runtime, TensorId tensor) {
+  try {
+    return runtime.allocate(trace_.tensors[tensor].bytes, true).tensor;
+  } catch (...) {
+    runtime.end_op();
+    throw;
+  }
+}
+
+void TracePlayer::release_all(LiveRuntime& runtime) {
+  for (TensorId& tensor : live_) {
+    if (tensor != none) runtime.release(std::exchange(tensor, none));
+  }
+}
+
 void TracePlayer::play_op(LiveRuntime& runtime, OpIndex index, bool mark, PlayedStep& step) {
   const Op& op = trace_.ops[index];
   std::vector<Use> uses;
@@ -134,7 +151,7 @@ void TracePlayer::play_op(LiveRuntime& runtime, OpIndex index, bool mark, Played
   const InRuntime inside(step, turns_);
   runtime.begin_op(trace_.name(op), uses);
   for (const TensorId tensor : born) {
-    live_[tensor] = runtime.allocate(trace_.tensors[tensor].bytes, true).tensor;
+    live_[tensor] = allocate_in_op(runtime, tensor);
     const Tensor& made = trace_.tensors[tensor];
     if (mark && made.role != Role::activation) runtime.mark(live_[tensor], made.role, trace_.name(made));
   }
@@ -147,7 +164,7 @@ void TracePlayer::play_op(LiveRuntime& runtime, OpIndex index, bool mark, Played
   for (const TensorId tensor : dead) runtime.release(std::exchange(live_[tensor], none));
 }
 
-std::vector<PlayedStep> TracePlayer::play(LiveRuntime& runtime, std::uint64_t steps) {
+std::vector<PlayedStep> TracePlayer::play(LiveRuntime& runtime, std::uint64_t steps) try {
   for (TensorId tensor = 0; tensor < trace_.tensors.size(); ++tensor) {
     const Tensor& made = trace_.tensors[tensor];
     if (!made.persistent) continue;
@@ -178,10 +195,11 @@ std::vector<PlayedStep> TracePlayer::play(LiveRuntime& runtime, std::uint64_t st
     if (module != 0) runtime.module_end();
     now.end_ns = turns_.now();
   }
-  for (TensorId& tensor : live_) {
-    if (tensor != none) runtime.release(std::exchange(tensor, none));
-  }
+  release_all(runtime);
   return played;
+} catch (...) {
+  release_all(runtime);
+  throw;
 }
 
 std::vector<PlayedStep> TracePlayer::play_plain(std::uint64_t steps) {

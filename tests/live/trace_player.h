@@ -47,6 +47,8 @@ class TracePlayer {
   Nanoseconds issue_ns(const Op& op) const;
   void spend(PlayedStep& step, Nanoseconds ns);
   void launch(const Op& op, std::span<const RulesDriver::ProgramAccess> accesses);
+  TensorId allocate_in_op(LiveRuntime& runtime, TensorId tensor);
+  void release_all(LiveRuntime& runtime);
   void play_op(LiveRuntime& runtime, OpIndex index, bool mark, PlayedStep& step);
 
   const Trace& trace_;

@@ -51,6 +51,7 @@ ModelGpu load_model_gpu(const std::string& file) try {
   model.spin_ns = ns("host", "spin_us");
   model.wake_ns = ns("host", "wake_us");
   model.issue_ns = ns("host", "issue_us");
+  model.op_ns = ns("host", "op_us");
   for (const auto& call : root["calls_us"]) {
     const auto name = call.first.as<std::string>();
     model.call_ns[name] = std::llround(1e3 * figure(call.second, file, "calls_us." + name));

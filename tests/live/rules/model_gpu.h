@@ -24,6 +24,8 @@ struct ModelGpu {
   Nanoseconds spin_ns = 0, wake_ns = 0;
   // PyTorch's own time to issue what launches one kernel, the launch included.
   Nanoseconds issue_ns = 0;
+  // The runtime's for an op whose tensors are there.
+  Nanoseconds op_ns = 0;
 
   // Alone on the device.
   Nanoseconds duration_ns(const DeviceJob& job) const;

@@ -88,6 +88,10 @@ Turns::Turns(std::uint64_t seed) : random_(seed ^ 0x7475726e73) {
 
 Turns::Turns(const HostTime& time) : Turns(std::uint64_t{0}) {
   time_ = time;
+  look_ns_ = processor_ns();
+  constexpr int looks = 1000;
+  for (int i = 0; i < looks; ++i) counted_ns_ = processor_ns();
+  look_ns_ = (counted_ns_ - look_ns_) / looks;
   returned();
 }
 
@@ -164,7 +168,7 @@ void Turns::pass_turn() { time_ ? charge() : give_turn(); }
 
 void Turns::charge() {
   if (!time_ || !time_->measured) return;
-  const Nanoseconds used_ns = processor_ns() - counted_ns_;
+  const Nanoseconds used_ns = processor_ns() - counted_ns_ - look_ns_;
   if (used_ns > 0) sleep_until(now_ns_ + used_ns);
   returned();
 }
@@ -211,11 +215,12 @@ void Turns::join(pthread_t thread) {
 }
 
 void Turns::lock(pthread_mutex_t* mutex) {
-  charge();
   if (one_in(4)) give_turn();
   Owned& owned = mutexes_[mutex];
   while (owned.owner != nullptr) {
     TENCACHE_CHECK(owned.owner != current_);
+    charge();
+    if (owned.owner == nullptr) break;
     current_->locks = mutex;
     give_turn();
     current_->locks = nullptr;
@@ -233,13 +238,13 @@ bool Turns::try_lock(pthread_mutex_t* mutex) {
 void Turns::unlock(pthread_mutex_t* mutex) {
   const auto found = mutexes_.find(mutex);
   if (found == mutexes_.end()) return;  // locked before the turns began
-  charge();
   TENCACHE_CHECK(found->second.owner == current_);
   found->second.owner = nullptr;
   found->second.clock = current_->clock;
 }
 
 bool Turns::wait(pthread_cond_t* condition, pthread_mutex_t* mutex, Nanoseconds until_ns) {
+  charge();
   unlock(mutex);
   current_->waits = condition;
   current_->until_ns = until_ns;
@@ -266,7 +271,6 @@ void Turns::notify(pthread_cond_t* condition, bool all) {
 }
 
 Nanoseconds Turns::look() {
-  charge();
   return now_ns_ += time_ ? per_timed_look_ns : per_look_ns;
 }
 

@@ -86,7 +86,8 @@ class Turns final : public HostOrder {
   bool one_in(std::uint64_t choices) { return !time_ && random_.one_in(choices); }
 
   std::optional<HostTime> time_;  // nothing: a seed decides
-  Nanoseconds counted_ns_ = 0;    // of processor time
+  // Of processor time: what is counted, and what looking at it takes.
+  Nanoseconds counted_ns_ = 0, look_ns_ = 0;
   Random random_;
   std::uint64_t steadiness_;
   std::vector<std::unique_ptr<Thread>> threads_;  // the first is who made this

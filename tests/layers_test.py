@@ -43,6 +43,23 @@ def layer_of(path, layers):
     return folder or None
 
 
+def includes_of(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return re.findall(r'^#include "([^"]+)"', file.read(), re.MULTILINE)
+
+
+def all_includes_of(path):
+    """Of the file, of what it includes, and so on: {file: who includes it}."""
+    found, left = {}, [path]
+    while left:
+        at = left.pop()
+        for included in includes_of(at):
+            if included not in found and os.path.isfile(os.path.join(ROOT, included)):
+                found[included] = at
+                left.append(included)
+    return found
+
+
 def sources(layers):
     for top in {layer.split("/")[0] for layer in layers}:
         for folder, _, names in os.walk(os.path.join(ROOT, top)):
@@ -64,12 +81,33 @@ class Layers(unittest.TestCase):
         layers, wrong = allowed(), []
         for path in sources(layers):
             own = layer_of(path, layers)
-            with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-                for included in re.findall(r'^#include "([^"]+)"', file.read(), re.MULTILINE):
-                    layer = layer_of(included, layers)
-                    if layer not in layers[own] | {own, None}:
-                        wrong.append(f"{path} includes {included}")
+            for included in includes_of(path):
+                layer = layer_of(included, layers)
+                if layer not in layers[own] | {own, None}:
+                    wrong.append(f"{path} includes {included}")
         self.assertEqual(wrong, [], "includes that the map in CONTRIBUTING.md does not allow")
+
+    def test_the_model_gpu_and_the_simulator_share_nothing(self):
+        """Each judges the other's links, queues and times. Policies plan with sim/rehearse.h, on both."""
+        rules = os.path.join("tests", "live", "rules")
+        model = [os.path.join(rules, name) for name in sorted(os.listdir(os.path.join(ROOT, rules)))]
+        model += [os.path.join("tests", "live", name) for name in os.listdir(os.path.join(ROOT, "tests", "live"))
+                  if name.startswith(("trace_player.", "model_gpu."))]
+        self.assertGreater(len(model), 30)
+        # Of what both could share: units, checks, errors, random numbers, and the executor, which is what is judged.
+        common = ("core/units.h", "core/check.h", "core/error.h", "tests/property/random_case.h", "executor/", rules + "/")
+        wrong = []
+        for path in model:
+            if path.startswith(rules):
+                wrong += [f"{path} includes {included}" for included in includes_of(path)
+                          if not included.startswith(common)]
+            wrong += [f"{by} includes {included}" for included, by in all_includes_of(path).items()
+                      if included.startswith("sim/") and included != "sim/rehearse.h"]
+        simulator = [os.path.join("sim", name) for name in os.listdir(os.path.join(ROOT, "sim"))
+                     if name.endswith((".h", ".cpp"))]
+        wrong += [f"{by} includes {included}" for path in simulator for included, by in all_includes_of(path).items()
+                  if included.startswith("tests/")]
+        self.assertEqual(wrong, [])
 
 
 if __name__ == "__main__":

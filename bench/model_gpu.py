@@ -7,9 +7,9 @@
 Programs (default: all of them): gpt2 and llama-1b, generated training steps in bf16; resnet-v100, a step of a network
 with convolutions that was recorded on a V100, of which ../shared/traces has the recording; decode, a small model that
 generates text, where launches bind. Each runs with memory for everything (resident) and with less, under each policy
-(default: foresight, lru and on-demand; --quick: foresight). --memory is a share of the program's peak in pages of 2 MiB,
-such as 60%, or a size in bytes; default 60%, for resnet-v100 90%, below which its parameters, one tensor in the
-recording, and a collective do not fit.
+(default: foresight, lru and on-demand; --quick: foresight). --memory is a share of the program's peak in pages of 2
+MiB, such as 60%, or a size in bytes; default 60%, for resnet-v100 90%: all of its parameters are one tensor in the
+recording, which leaves too little for a collective.
 
 --host is what this program's code costs an op: fixed (default: op_us in the figures), fixed:US in microseconds, or
 measured, its processor time on this computer, which differs from run to run. On top come the host's time of the
@@ -20,8 +20,8 @@ resident_ns, ratio (resident / recorded) and busy, the share of the step in whic
 predicted_ns (`tencache replay` on a machine of the same figures), copy_hidden, the share of the copies' time in which
 kernels run, and in `time` where the time of the program's thread goes.
 
---anchor runs the two programs that ran on an H200 (docs/cuda.md) as recorded in bench/anchor, and compares. Its figures
-are those of bench/model_gpu_h200.yaml, which were written down before its first run. Exit code 1: off by more than 25 %.
+--anchor runs the two programs that ran on an H200 (docs/cuda.md) as recorded in bench/anchor, and compares. The figures
+of bench/model_gpu_h200.yaml were committed before its first run. Exit code 1: off by more than 25 %.
 """
 import argparse
 import json
@@ -70,8 +70,10 @@ def run(*command):
 
 
 class ModelGpu:
-    def __init__(self, folder):
-        self.program, self.tencache = (os.path.join(BUILD, *name) for name in (("tests", "model_gpu"), ("cli", "tencache")))
+    def __init__(self, folder, host):
+        self.host = host
+        self.program = os.path.join(BUILD, "tests", "model_gpu")
+        self.tencache = os.path.join(BUILD, "cli", "tencache")
         for path in (self.program, self.tencache):
             if not os.path.isfile(path):
                 fail(f"{path} is not built: ninja -C {BUILD} {os.path.basename(path)}")
@@ -83,9 +85,11 @@ class ModelGpu:
         run(self.tencache, *PROGRAMS[name][0].split(), "-o", path)
         return path
 
-    def step(self, trace, policy, memory, host):
-        return json.loads(run(self.program, "--figures", FIGURES, trace, "--policy", policy, "--memory", memory,
-                              "--host", host))
+    def step(self, trace, policy, memory):
+        played = json.loads(run(self.program, "--figures", FIGURES, trace, "--policy", policy, "--memory", memory,
+                                "--host", self.host))
+        self.host = played["host"]  # in full
+        return played
 
     def predicted_ns(self, trace, policy, memory_bytes):
         """None: the simulation does not fit."""
@@ -93,8 +97,8 @@ class ModelGpu:
                                 "--gpu-memory", str(memory_bytes), "--json"))
         return round(1e9 * result["iteration_seconds"]) if result["fits"] else None
 
-    def paged(self, name, trace, policy, memory, host):
-        played = self.step(trace, policy, memory, host)
+    def paged(self, name, trace, policy, memory):
+        played = self.step(trace, policy, memory)
         steady = played["steady"]
         return {"program": name, "policy": policy, "memory": memory, "memory_bytes": played["memory_bytes"],
                 "peak_bytes": played["peak_bytes"], "step_ns": played["step_ns"],
@@ -106,14 +110,14 @@ class ModelGpu:
 
 
 def measure(gpu, options):
-    result = {"resident": [], "steps": [], "host_mode": options.host}
+    result = {"resident": [], "steps": []}
     for name in options.programs:
         if name == "resnet-v100" and not os.path.isdir(SHARED):
             say(f"{name}: left out, {SHARED} is not here")
             continue
         say(f"{name}: trace, all resident")
         trace = gpu.trace(name)
-        played = gpu.step(trace, options.policies[0], "all", options.host)
+        played = gpu.step(trace, options.policies[0], "all")
         result["resident"].append({"program": name, "recorded_ns": played["recorded_ns"],
                                    "plain_ns": played["plain_ns"], "resident_ns": played["step_ns"],
                                    "ratio": played["step_ns"] / played["recorded_ns"],
@@ -121,19 +125,19 @@ def measure(gpu, options):
         for policy in options.policies:
             memory = options.memory or PROGRAMS[name][1]
             say(f"{name}: {policy}, {memory}")
-            result["steps"].append(gpu.paged(name, trace, policy, memory, options.host))
-    return result
+            result["steps"].append(gpu.paged(name, trace, policy, memory))
+    return {**result, "host_mode": gpu.host}
 
 
-def anchor(gpu, options):
+def anchor(gpu):
     rows = []
     for name, memory, alone, measured in ANCHOR:
         say(f"{name}: foresight, {memory}")
         trace = os.path.join(ROOT, "bench", "anchor", f"{name}.trace.jsonl.zst")
-        row = gpu.paged(name, trace, "foresight", memory, options.host)
+        row = gpu.paged(name, trace, "foresight", memory)
         rows.append({**row, "alone_ms_on_h200": alone, "ms_on_h200": measured, "ms": row["step_ns"] / 1e6,
                      "error": row["step_ns"] / 1e6 / measured - 1})
-    return {"anchor": rows, "host_mode": options.host, "within": all(abs(row["error"]) <= TOLERANCE for row in rows)}
+    return {"anchor": rows, "host_mode": gpu.host, "within": all(abs(row["error"]) <= TOLERANCE for row in rows)}
 
 
 def percent(share):
@@ -190,12 +194,9 @@ def main():
         fail(f"--memory {options.memory} is no size; give a share of the peak such as 60%, or bytes")
     options.programs = options.programs or list(PROGRAMS)
     options.policies = options.policies or (POLICIES[:1] if options.quick else POLICIES)
-    if options.host == "fixed":
-        with open(FIGURES, encoding="utf-8") as file:
-            options.host = "fixed:" + re.search(r"op_us: \{value: ([\d.]+)", file.read()).group(1)
     with tempfile.TemporaryDirectory() as folder:
-        gpu = ModelGpu(folder)
-        result = anchor(gpu, options) if options.anchor else measure(gpu, options)
+        gpu = ModelGpu(folder, options.host)
+        result = anchor(gpu) if options.anchor else measure(gpu, options)
     if options.json:
         print(json.dumps(result, indent=2))
     else:

@@ -95,7 +95,8 @@ class Layers(unittest.TestCase):
                   if name.startswith(("trace_player.", "model_gpu."))]
         self.assertGreater(len(model), 30)
         # Of what both could share: units, checks, errors, random numbers, and the executor, which is what is judged.
-        common = ("core/units.h", "core/check.h", "core/error.h", "tests/property/random_case.h", "executor/", rules + "/")
+        common = ("core/units.h", "core/check.h", "core/error.h", "tests/property/random_case.h", "executor/",
+                  rules + "/")
         wrong = []
         for path in model:
             if path.startswith(rules):

@@ -18,8 +18,8 @@ here:
 - `_foreach_add` of AdamW's epsilon works in place since PyTorch 2.0
 - the trainer's optimizer had 5 million parameters a sub-group: a norm of each, one op that clips, an update of each
 
-Durations are a roofline's (50 TFLOP/s in fp32, 4.3 TB/s, at least 2 us), scaled so that their sum is the step that PyTorch
-alone took on the H200. Gaps are 0: the host's time is the model GPU's (issue_us).
+Durations are a roofline's (50 TFLOP/s in fp32, 4.3 TB/s, at least 2 us), scaled so that their sum is the step that
+PyTorch alone took on the H200. Gaps are 0: the host's time is the model GPU's (issue_us).
 """
 import json
 import math
@@ -95,7 +95,8 @@ def trainers_optimizer(tensors, ops):
     partials = []
     for _ in range(len(groups) + 1):
         partials.append(max(tensors) + 1)
-        tensors[partials[-1]] = {"kind": "tensor", "name": "norm", "bytes": 4096, "role": "workspace", "persistent": False}
+        tensors[partials[-1]] = {"kind": "tensor", "name": "norm", "bytes": 4096, "role": "workspace",
+                                 "persistent": False}
 
     def add(name, reads, writes):
         more.append({**ops[-1], "name": name, "phase": "optimizer", "module": "", "reads": reads, "writes": writes})

@@ -55,11 +55,8 @@ class DeviceEnginesTest : public testing::Test {
   }
   void open(const ModelGpu& model) {
     model_ = model;
-    driver_ = std::make_unique<RulesDriver>(RulesOptions{.memory = 100 * GiB,
-                                                         .host = &host_,
-                                                         .model = &model_,
-                                                         .watch = &jobs_,
-                                                         .content = false});
+    driver_ = std::make_unique<RulesDriver>(
+        RulesOptions{.memory = 100 * GiB, .host = &host_, .model = &model_, .watch = &jobs_, .content = false});
     CUcontext context = nullptr;
     cuda().cuDevicePrimaryCtxRetain(&context, 0);
     cuda().cuCtxSetCurrent(context);
@@ -82,7 +79,9 @@ class DeviceEnginesTest : public testing::Test {
     cuda().cuStreamCreate(&made, CU_STREAM_NON_BLOCKING);
     return made;
   }
-  void upload(CUstream to, std::size_t at) { cuda().cuMemcpyHtoDAsync(memory_ + at, host_bytes_.data() + at, 1000, to); }
+  void upload(CUstream to, std::size_t at) {
+    cuda().cuMemcpyHtoDAsync(memory_ + at, host_bytes_.data() + at, 1000, to);
+  }
   void download(CUstream to, std::size_t at) {
     cuda().cuMemcpyDtoHAsync(host_bytes_.data() + at, memory_ + at, 1000, to);
   }
@@ -113,7 +112,8 @@ TEST_F(DeviceEnginesTest, CopiesOfADirectionFollowEachOtherAndOppositeOnesDoNot)
   cuda().cuStreamSynchronize(one);
   cuda().cuStreamSynchronize(other);
   // The second one's latency is hidden behind the first.
-  EXPECT_EQ(jobs_.times, (Times{{JobKind::upload, 10, 1010}, {JobKind::download, 10, 1010}, {JobKind::upload, 1010, 2010}}));
+  EXPECT_EQ(jobs_.times,
+            (Times{{JobKind::upload, 10, 1010}, {JobKind::download, 10, 1010}, {JobKind::upload, 1010, 2010}}));
   EXPECT_EQ(host_.now_ns, 2010 + model_.spin_ns);
 }
 

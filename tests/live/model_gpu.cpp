@@ -153,9 +153,9 @@ Json breakdown(const PlayedStep& step, const Record& record, Line program) {
       {"rest_ns", step_ns - step.host_ns - length(device) - maps_ns - waits_ns},
       {"busy", static_cast<double>(length(kernels)) / static_cast<double>(step_ns)},
       {"copies_ns", copies_ns},
-      {"copy_hidden", copies_ns == 0 ? Json(nullptr)
-                                     : Json(static_cast<double>(length(common(copies, kernels))) /
-                                            static_cast<double>(copies_ns))},
+      {"copy_hidden",
+       copies_ns == 0 ? Json(nullptr)
+                      : Json(static_cast<double>(length(common(copies, kernels))) / static_cast<double>(copies_ns))},
       {"copies", count},
       {"copied_bytes", bytes},
       {"calls", counts},
@@ -187,6 +187,12 @@ Bytes memory_of(const std::string& text, const Trace& trace, Bytes device) {
 struct Host {
   bool measured = false;
   Nanoseconds op_ns = 0;
+
+  std::string text() const {
+    char fixed[32];
+    std::snprintf(fixed, sizeof fixed, "fixed:%g", static_cast<double>(op_ns) / 1e3);
+    return measured ? "measured" : fixed;
+  }
 };
 
 Host parse_host(const std::string& text, const ModelGpu& model) {
@@ -232,8 +238,7 @@ MachineSpec machine_of(const ModelGpu& model) {
 // PyTorch alone, in memory for everything.
 Nanoseconds plain_ns(const Trace& trace, const ModelGpu& model) {
   Turns turns(HostTime{.wake_ns = model.wake_ns});
-  RulesDriver driver({.memory = model.memory, .host = &turns, .model = &model, .content = false,
-                      .call_stacks = false});
+  RulesDriver driver({.memory = model.memory, .host = &turns, .model = &model, .content = false, .call_stacks = false});
   const CudaDevice device(driver.table(), 0);
   const std::vector<PlayedStep> steps = TracePlayer(trace, model, driver, turns, 0).play_plain(2);
   return steps.back().end_ns - steps.back().begin_ns;
@@ -271,6 +276,7 @@ Json run(const Options& options, const ModelGpu& model) {
     const LiveFigures figures = runtime.figures();
     result = {{"trace", options.trace},
               {"policy", options.policy},
+              {"host", host.text()},
               {"recorded_ns", std::accumulate(trace.ops.begin(), trace.ops.end(), Nanoseconds{0},
                                               [](Nanoseconds sum, const Op& op) { return sum + op.occupied_ns(); })},
               {"memory_bytes", machine.tiers[0].capacity},
@@ -310,8 +316,9 @@ Options parse(int count, char** words) {
     }
   }
   if (options.figures.empty() || options.trace.empty() == options.write_machine.empty() || options.steps < 5) {
-    throw Error("usage: model_gpu --figures FILE TRACE [--policy P] [--memory M] [--host H] [--steps N], N at least 5: "
-                "one warms up, one is recorded, and of the last 3 the middle one is reported; or --write-machine FILE");
+    throw Error(
+        "usage: model_gpu --figures FILE TRACE [--policy P] [--memory M] [--host H] [--steps N], N at least 5: "
+        "one warms up, one is recorded, and of the last 3 the middle one is reported; or --write-machine FILE");
   }
   return options;
 }

@@ -151,7 +151,8 @@ class ModelGpu(unittest.TestCase):
                                stderr=subprocess.DEVNULL, text=True).stdout
         self.assertIn("Model GPU", table)
         self.assertIsNone(re.search(r"(?<![Mm]odel )GPU", table))
-        wrong = subprocess.run(script + ["gpt5"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wrong = subprocess.run(script + ["gpt5"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True)
         self.assertEqual((wrong.returncode, wrong.stderr.count("\n")), (1, 1))
 
 

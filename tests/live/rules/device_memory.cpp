@@ -50,7 +50,7 @@ DeviceMemory::~DeviceMemory() {
 }
 
 // Sanitizers allow no more.
-Bytes DeviceMemory::address_bytes() const { return has_content_ ? 128 * GiB : 16'384 * GiB; }
+Bytes DeviceMemory::address_bytes() const { return has_content_ ? 128 * GiB : 4096 * GiB; }
 
 void DeviceMemory::spoil(const Handle& handle) const {
   if (has_content_) poison({content_ + handle.offset, handle.bytes});

@@ -270,9 +270,7 @@ void Turns::notify(pthread_cond_t* condition, bool all) {
   }
 }
 
-Nanoseconds Turns::look() {
-  return now_ns_ += time_ ? per_timed_look_ns : per_look_ns;
-}
+Nanoseconds Turns::look() { return now_ns_ += time_ ? per_timed_look_ns : per_look_ns; }
 
 void Turns::sleep_until(Nanoseconds moment_ns) {
   current_->sleeps = true;

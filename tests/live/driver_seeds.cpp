@@ -1,27 +1,16 @@
 // Random replays of the engine on the CUDA backend and the driver of rules: machines, traces and policies of
 // random_case.h, threads that take turns, a device against the code, and failures. All of it follows from the seed.
 //
-//   driver_seeds --seeds A..B [--json] [--change N]   judges each seed; exits with 1 at the first that fails
-//
-// --change takes the N-th place away where order is made, or turns it round (executor/order_site.h; --json lists them).
-#include <unistd.h>
-
-#include <algorithm>
+//   driver_seeds --seeds A..B [--json] [--change N]   (seed_run.h)
 #include <array>
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <ctime>
 #include <filesystem>
-#include <map>
-#include <nlohmann/json.hpp>
+#include <memory>
 #include <string>
 
 #include "core/engine/engine.h"
 #include "core/error.h"
 #include "executor/cuda/cuda_device.h"
 #include "executor/host_machine.h"
-#include "executor/order_site.h"
 #include "executor/replay_bodies.h"
 #include "policies/registry.h"
 #include "tests/live/accelerator_case.h"
@@ -29,6 +18,7 @@
 #include "tests/live/machine_case.h"
 #include "tests/live/rules/rules_driver.h"
 #include "tests/live/rules/turns.h"
+#include "tests/live/seed_run.h"
 #include "tests/property/auditor_machine.h"
 #include "tests/property/random_case.h"
 
@@ -71,25 +61,8 @@ Trouble draw_trouble(Random& random) {
   }
 }
 
-struct Totals {
-  std::uint64_t seeds = 0, fit = 0, ended_by_failure = 0, checks = 0, switches = 0;
-  RulesCounts counts;
-  std::map<std::string, std::uint64_t> policies, strategies;
-
-  void add(const RulesCounts& more) {
-    counts.calls += more.calls;
-    counts.uploads += more.uploads;
-    counts.downloads += more.downloads;
-    counts.kernels += more.kernels;
-    counts.unpinned_copies += more.unpinned_copies;
-    counts.creations += more.creations;
-    counts.waits += more.waits;
-    counts.implied_waits += more.implied_waits;
-  }
-};
-
-struct Finding {
-  std::string judge, what;  // empty: nothing was found
+struct Totals : SeedTotals {
+  std::uint64_t fit = 0, checks = 0;
 };
 
 // A run of the engine, from opening the device to closing it.
@@ -159,8 +132,7 @@ Finding judge(std::uint64_t seed, const std::string& folder, Totals& totals) {
   totals.strategies[strategy_names[static_cast<std::size_t>(strategy)]]++;
   totals.switches += turns.switches();
   totals.add(driver.counts());
-  if (!driver.violation().empty())
-    return {driver.violation().starts_with("a ") ? "happens-before" : "rules", driver.violation()};
+  if (Finding broken = finding_of(driver); !broken.judge.empty()) return broken;
   if (!finding.judge.empty()) return finding;
   if (!error.empty()) {
     totals.ended_by_failure++;
@@ -171,103 +143,27 @@ Finding judge(std::uint64_t seed, const std::string& folder, Totals& totals) {
   return {};
 }
 
-struct Options {
-  std::uint64_t first = 0, end = 1000;
-  bool json = false;
-};
-
-[[noreturn]] void usage() {
-  std::fprintf(stderr, "usage: driver_seeds --seeds A..B [--json] [--change N]\n");
-  std::exit(2);
-}
-
-Options parse(int count, char** arguments) {
-  Options options;
-  for (int i = 1; i < count; ++i) {
-    const std::string argument = arguments[i];
-    if (argument == "--json") {
-      options.json = true;
-    } else if (argument == "--change" && i + 1 < count) {
-      const std::size_t number = std::strtoull(arguments[++i], nullptr, 10);
-      if (number >= order_sites().size()) usage();
-      changed_order_site = &order_sites()[number];
-    } else if (argument == "--seeds" && i + 1 < count) {
-      const std::string range = arguments[++i];
-      const std::size_t dots = range.find("..");
-      if (dots == std::string::npos) usage();
-      options.first = std::strtoull(range.c_str(), nullptr, 10);
-      options.end = std::strtoull(range.c_str() + dots + 2, nullptr, 10) + 1;
-    } else {
-      usage();
-    }
-  }
-  return options;
-}
-
-std::string place_of(const OrderSite& site) {
-  return std::filesystem::path(site.file).filename().string() + ":" + std::to_string(site.line);
-}
-
-// How often each place was reached.
-nlohmann::ordered_json visits() {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const OrderSite& site : order_sites()) {
-    list.push_back({{"site", place_of(site)}, {"kind", site.kind}, {"pair", site.pair}, {"visits", *site.visits}});
-  }
-  return list;
-}
-
-double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
-
-int judge_all(const Options& options) {
-  const std::string folder = std::filesystem::temp_directory_path().string();
-  Totals totals;
-  Finding finding;
-  std::uint64_t seed = options.first;
-  for (; seed < options.end; ++seed) {
-    finding = judge(seed, folder, totals);
-    if (!finding.judge.empty()) break;
-  }
-  if (finding.judge.empty() && totals.seeds >= 1000 &&
-      totals.counts.implied_waits * most_implied > totals.counts.waits) {
-    finding = {"bounds", std::to_string(totals.counts.implied_waits) + " of " + std::to_string(totals.counts.waits) +
-                             " waits told the waiter nothing new"};
-  }
-  if (options.json) {
-    nlohmann::ordered_json result = {
-        {"seeds", totals.seeds},
-        {"fit", totals.fit},
-        {"ended_by_failure", totals.ended_by_failure},
-        {"tensors_checked", totals.checks},
-        {"calls", totals.counts.calls},
-        {"copies", totals.counts.uploads + totals.counts.downloads},
-        {"copies_not_page_locked", totals.counts.unpinned_copies},
-        {"kernels", totals.counts.kernels},
-        {"waits", totals.counts.waits},
-        {"implied_waits", totals.counts.implied_waits},
-        {"turns", totals.switches},
-        {"policies", totals.policies},
-        {"strategies", totals.strategies},
-        {"cpu_ms_per_seed", cpu_seconds() * 1e3 / static_cast<double>(std::max<std::uint64_t>(totals.seeds, 1))},
-        {"sites", visits()},
-        {"failure", nullptr}};
-    if (!finding.judge.empty()) {
-      result["failure"] = {{"seed", seed}, {"judge", finding.judge}, {"what", finding.what}};
-    }
-    std::printf("%s\n", result.dump(2).c_str());
-  } else if (finding.judge.empty()) {
-    std::printf("%llu seeds: nothing found\n", static_cast<unsigned long long>(totals.seeds));
-  } else {
-    std::printf("seed %llu, %s: %s\n", static_cast<unsigned long long>(seed), finding.judge.c_str(),
-                finding.what.c_str());
-  }
-  return finding.judge.empty() ? 0 : 1;
+// A run of many seeds: hardly a wait too many.
+Finding judge_waits(const Totals& totals) {
+  const RulesCounts& counts = totals.counts;
+  if (totals.seeds < 1000 || counts.implied_waits * most_implied <= counts.waits) return {};
+  return {"bounds", std::to_string(counts.implied_waits) + " of " + std::to_string(counts.waits) +
+                        " waits told the waiter nothing new"};
 }
 
 }  // namespace
 }  // namespace tencache::rules
 
 int main(int count, char** arguments) {
-  std::signal(SIGSEGV, [](int) { std::abort(); });  // which says the seed
-  return tencache::rules::judge_all(tencache::rules::parse(count, arguments));
+  using namespace tencache::rules;
+  const std::string folder = std::filesystem::temp_directory_path().string();
+  Totals totals;
+  return run_seeds(count, arguments, totals,
+                   {.seed = [&](std::uint64_t seed) { return judge(seed, folder, totals); },
+                    .all = [&] { return judge_waits(totals); },
+                    .more =
+                        [&](nlohmann::ordered_json& figures) {
+                          figures["fit"] = totals.fit;
+                          figures["tensors_checked"] = totals.checks;
+                        }});
 }

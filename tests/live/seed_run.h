@@ -1,0 +1,42 @@
+// What programs that judge seeds have in common (driver_seeds.cpp, live_seeds.cpp):
+//
+//   PROGRAM --seeds A..B [--json] [--change N]   judges each seed; exits with 1 at the first that fails
+//
+// --change takes the N-th place away where order is made, or turns it round (executor/order_site.h; --json lists them).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/live/rules/rules_driver.h"
+
+namespace tencache::rules {
+
+struct Finding {
+  std::string judge, what;  // empty: nothing was found
+};
+
+// Of all seeds so far.
+struct SeedTotals {
+  std::uint64_t seeds = 0, ended_by_failure = 0, switches = 0;
+  RulesCounts counts;
+  std::map<std::string, std::uint64_t> policies, strategies;
+
+  void add(const RulesCounts& more);
+};
+
+struct SeedJudges {
+  std::function<Finding(std::uint64_t seed)> seed;
+  std::function<Finding()> all;                                 // when none was found wrong; may be empty
+  std::function<void(nlohmann::ordered_json& figures)> more{};  // figures of the program's own
+};
+
+// Of a run that is over: a rule that it broke, accesses without order. Empty: none.
+Finding finding_of(const RulesDriver& driver);
+// Returns the exit status.
+int run_seeds(int count, char** arguments, const SeedTotals& totals, const SeedJudges& judges);
+
+}  // namespace tencache::rules

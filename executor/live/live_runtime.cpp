@@ -7,9 +7,14 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "executor/order_site.h"
 
 namespace tencache {
 namespace {
+
+tencache_live interposed(const LiveOptions& options, const tencache_live& live) {
+  return options.interpose ? options.interpose(live) : live;
+}
 
 // The first one; no_tier: none is.
 TierId tier_of_files(const MachineSpec& spec) {
@@ -26,7 +31,7 @@ TierId tier_of_files(const MachineSpec& spec) {
 LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions options)
     : spec_(with_real_pages(spec, options.machine.accelerator.get())),
       options_(std::move(options)),
-      abi_(live_abi(*this, spec_, options_.machine.accelerator != nullptr)),
+      abi_(interposed(options_, live_abi(*this, spec_, options_.machine.accelerator != nullptr))),
       device_(options_.fence),
       labels_(options_.engine.timeline),
       gate_(feed_, follower_, tensors_, device_, [this]() TENCACHE_REQUIRES(feed_.mutex) { hear_of_frees(); }),
@@ -92,7 +97,7 @@ void LiveRuntime::free_unused() {
   released_.take(heard_);
   const std::vector<TensorId> kept = tasks_.take_kept();
   heard_.insert(heard_.begin(), kept.begin(), kept.end());
-  gate_.await_device();
+  TENCACHE_ORDER_SITE("wait", gate_.await_device());
   const Nanoseconds now = feed_.now();
   for (const TensorId tensor : heard_) {
     if (feed_.failure() != nullptr) {
@@ -233,7 +238,7 @@ void LiveRuntime::end_op(bool linger) {
   }
   std::exception_ptr device_failure;
   try {
-    device_.await();  // not holding the mutex: completions go on being heard
+    TENCACHE_ORDER_SITE("wait", device_.await());  // not holding the mutex: completions go on being heard
   } catch (...) {
     device_failure = std::current_exception();
   }
@@ -327,7 +332,7 @@ void LiveRuntime::pin(std::span<const TensorId> tensors, bool written) {
 void LiveRuntime::unpin(std::span<const TensorId> tensors, bool written) {
   std::exception_ptr failure;
   try {
-    device_.await_everything();
+    TENCACHE_ORDER_SITE("wait", device_.await_everything());
   } catch (...) {
     failure = std::current_exception();
   }

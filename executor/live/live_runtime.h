@@ -55,6 +55,8 @@ struct LiveOptions {
   // With an accelerator (machine.accelerator): waits for all that the program has started there, on the thread that
   // announced it or another one. Throws Error when the device failed.
   std::function<void()> fence{};
+  // For tests: the C functions that programs call, given the runtime's own, to which they go on.
+  std::function<tencache_live(const tencache_live&)> interpose{};
 };
 
 // Until now.

@@ -4,6 +4,8 @@
 #include <exception>
 #include <utility>
 
+#include "executor/order_site.h"
+
 namespace tencache {
 
 OpGate::OpGate(EngineFeed& feed, StepFollower& follower, const LiveTensors& tensors, DeviceFence& device,
@@ -45,7 +47,7 @@ void OpGate::enter() {
 void OpGate::end_lingering() {
   if (!std::exchange(lingers_, false)) return;
   const Turn turn(*this);
-  await_device();
+  TENCACHE_ORDER_SITE("wait", await_device());
   device_.over();
   hear_();
   end();
@@ -95,7 +97,7 @@ void OpGate::begin(MutexLock& lock, NameId name, std::span<const Use> uses, Byte
 void OpGate::start() {
   begin_ns_ = feed_.now();
   waited_ns_ = 0;
-  device_.started();
+  TENCACHE_ORDER_SITE("table", device_.started());
 }
 
 void OpGate::end() {

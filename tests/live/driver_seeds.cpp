@@ -26,7 +26,6 @@ namespace tencache::rules {
 namespace {
 
 constexpr Bytes device_bytes = 8 * MiB;
-constexpr std::uint64_t most_implied = 10;  // a tenth of the waits may tell the waiter nothing new
 
 // What goes wrong by plan: in a quarter of the seeds something does.
 struct Trouble {
@@ -143,14 +142,6 @@ Finding judge(std::uint64_t seed, const std::string& folder, Totals& totals) {
   return {};
 }
 
-// A run of many seeds: hardly a wait too many.
-Finding judge_waits(const Totals& totals) {
-  const RulesCounts& counts = totals.counts;
-  if (totals.seeds < 1000 || counts.implied_waits * most_implied <= counts.waits) return {};
-  return {"bounds", std::to_string(counts.implied_waits) + " of " + std::to_string(counts.waits) +
-                        " waits told the waiter nothing new"};
-}
-
 }  // namespace
 }  // namespace tencache::rules
 
@@ -160,7 +151,6 @@ int main(int count, char** arguments) {
   Totals totals;
   return run_seeds(count, arguments, totals,
                    {.seed = [&](std::uint64_t seed) { return judge(seed, folder, totals); },
-                    .all = [&] { return judge_waits(totals); },
                     .more =
                         [&](nlohmann::ordered_json& figures) {
                           figures["fit"] = totals.fit;

@@ -30,13 +30,12 @@ struct SeedTotals {
 
 struct SeedJudges {
   std::function<Finding(std::uint64_t seed)> seed;
-  std::function<Finding()> all;                                 // when none was found wrong; may be empty
   std::function<void(nlohmann::ordered_json& figures)> more{};  // figures of the program's own
 };
 
 // Of a run that is over: a rule that it broke, accesses without order. Empty: none.
 Finding finding_of(const RulesDriver& driver);
-// Returns the exit status.
+// Judges the waits of all seeds, too: hardly one is too many. Returns the exit status.
 int run_seeds(int count, char** arguments, const SeedTotals& totals, const SeedJudges& judges);
 
 }  // namespace tencache::rules

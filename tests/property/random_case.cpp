@@ -138,9 +138,6 @@ Trace random_trace(Random& random, Bytes unit) {
   return trace;
 }
 
-// Policies that refuse a machine without it.
-bool needs_nvme(const std::string& policy) { return policy == "flashneuron" || policy == "ssdtrain"; }
-
 // Updates at the end, some in groups that may be reordered; some ops may be ones of the optimizer that run anywhere.
 void add_optimizer(Random& random, Trace& trace, Bytes unit) {
   const bool reorderable = random.one_in(2);
@@ -426,6 +423,8 @@ const std::vector<std::string>& registered_policies() {
   }();
   return names;
 }
+
+bool needs_nvme(const std::string& policy) { return policy == "flashneuron" || policy == "ssdtrain"; }
 
 RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   Random random(seed, options.choices);

@@ -68,6 +68,8 @@ std::unique_ptr<Policy> random_policy(std::uint64_t seed, std::uint64_t op_count
 
 // All names of the registry: a policy is in these tests by being registered.
 const std::vector<std::string>& registered_policies();
+// It refuses a machine without a tier of that kind.
+bool needs_nvme(const std::string& policy);
 
 RandomCase random_case(std::uint64_t seed, const CaseOptions& options = {});
 

@@ -20,6 +20,10 @@ namespace tencache::rules {
 struct Range {
   std::uint64_t begin = 0;
   Bytes bytes = 0;
+
+  bool overlaps(const Range& other) const {
+    return begin < other.begin + other.bytes && other.begin < begin + bytes;
+  }
 };
 
 struct Access {

@@ -32,6 +32,15 @@ void poison(std::span<std::byte> memory) {
   std::memcpy(memory.data() + words * sizeof poison_word, &poison_word, memory.size() % sizeof poison_word);
 }
 
+bool is_poison(std::span<const std::byte> memory) {
+  const std::byte* at = memory.data();
+  std::size_t left = memory.size();
+  for (; left >= sizeof poison_word; at += sizeof poison_word, left -= sizeof poison_word) {
+    if (std::memcmp(at, &poison_word, sizeof poison_word) != 0) return false;
+  }
+  return std::memcmp(at, &poison_word, left) == 0;
+}
+
 DeviceMemory::DeviceMemory(Bytes capacity, bool content)
     : capacity_(capacity), has_content_(content), memory_(content ? ::memfd_create("device memory", MFD_CLOEXEC) : -1) {
   free_[0] = capacity * slack;
@@ -46,7 +55,11 @@ DeviceMemory::DeviceMemory(Bytes capacity, bool content)
 
 DeviceMemory::~DeviceMemory() {
   if (has_content_) ::munmap(content_, capacity_ * slack);
-  ::munmap(reinterpret_cast<void*>(addresses_), address_bytes());
+  if (addresses_kept_) {
+    unreachable(reinterpret_cast<void*>(addresses_), address_bytes());
+  } else {
+    ::munmap(reinterpret_cast<void*>(addresses_), address_bytes());
+  }
 }
 
 // Sanitizers allow no more.

@@ -21,6 +21,7 @@
 namespace tencache::rules {
 
 void poison(std::span<std::byte> memory);
+bool is_poison(std::span<const std::byte> memory);
 
 class DeviceMemory {
  public:
@@ -45,6 +46,8 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
+  // They outlive this object: somebody still knows some.
+  void keep_addresses() { addresses_kept_ = true; }
   Bytes used() const { return used_; }
   Bytes created() const { return created_; }  // of handles
   bool can_hold(Bytes more) const { return used_ + more <= capacity_; }
@@ -86,6 +89,7 @@ class DeviceMemory {
   CUdeviceptr addresses_ = 0, next_ = 0;  // a range of them, and the first that no reservation had
   CUmemGenericAllocationHandle last_ = 0x1000;
   Bytes used_ = 0, created_ = 0;
+  bool addresses_kept_ = false;
 };
 
 }  // namespace tencache::rules

@@ -48,13 +48,22 @@ Nanoseconds DeviceQueue::end_ns(Moment moment) const {
 bool DeviceQueue::touches(const Range& range) const {
   for (const auto& [line, stream] : streams_) {
     for (const DeviceJob& job : stream.jobs) {
-      for (const Access& access : job.accesses) {
-        const Range& other = access.range;
-        if (other.begin < range.begin + range.bytes && range.begin < other.begin + other.bytes) return true;
+      if (std::ranges::any_of(job.accesses, [&](const Access& access) { return access.range.overlaps(range); })) {
+        return true;
       }
     }
   }
   return false;
+}
+
+Moment DeviceQueue::last_conflict(Line line, const Access& access) const {
+  const std::deque<DeviceJob>& jobs = streams_.at(line).jobs;
+  const auto last = std::find_if(jobs.rbegin(), jobs.rend(), [&](const DeviceJob& job) {
+    return std::ranges::any_of(job.accesses, [&](const Access& other) {
+      return (other.write || access.write) && other.range.overlaps(access.range);
+    });
+  });
+  return {line, last == jobs.rend() ? 0 : last->number};
 }
 
 std::size_t DeviceQueue::waiting() const {

@@ -48,6 +48,10 @@ class DeviceQueue {
   Nanoseconds end_ns(Moment moment) const;  // of what is over; number 0: 0
   // Whether a job that is not over touches it.
   bool touches(const Range& range) const;
+  // The last job of the stream that is not over and touches the same bytes, one of both writing; number 0: none does.
+  Moment last_conflict(Line line, const Access& access) const;
+  // What the stream's next job waits for.
+  const std::vector<Moment>& waits(Line line) const { return streams_.at(line).waits; }
   std::size_t waiting() const;  // jobs
   std::size_t kernels() const;  // of them
   std::vector<Enabled> enabled() const;

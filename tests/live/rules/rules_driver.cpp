@@ -236,6 +236,8 @@ void RulesDriver::set_budget(Bytes bytes) {
   state_->budget = bytes;
 }
 
+void RulesDriver::keep_addresses() { state_->memory.keep_addresses(); }
+
 void RulesDriver::hold() {
   const std::lock_guard lock(state_->mutex);
   state_->held = true;

@@ -90,6 +90,8 @@ class RulesDriver {
   void fail(const std::string& function, CUresult result, std::uint64_t calls = 0);
   // The most physical memory that may be created (cuMemCreate) at any time.
   void set_budget(Bytes bytes);
+  // The program leaked some of its memory: nobody gets its addresses again.
+  void keep_addresses();
   // The device does nothing until `go_on`, and who waits for it waits.
   void hold();
   void go_on();

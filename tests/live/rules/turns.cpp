@@ -98,8 +98,8 @@ Turns::Turns(const HostTime& time) : Turns(std::uint64_t{0}) {
 Turns::~Turns() {
   the_active = nullptr;
   for (std::size_t i = 1; i < threads_.size(); ++i) {
-    TENCACHE_CHECK(threads_[i]->done);
-    spare_stacks().push_back(threads_[i]->stack);
+    TENCACHE_CHECK(threads_[i]->done || left_);
+    if (threads_[i]->done) spare_stacks().push_back(threads_[i]->stack);
   }
 }
 

@@ -38,7 +38,7 @@ class Turns final : public HostOrder {
  public:
   explicit Turns(std::uint64_t seed);
   explicit Turns(const HostTime& time);
-  // All threads that it started are joined.
+  // All threads that it started are over, or left.
   ~Turns() override;
   Turns(const Turns&) = delete;
   Turns& operator=(const Turns&) = delete;
@@ -66,6 +66,9 @@ class Turns final : public HostOrder {
   void notify(pthread_cond_t* condition, bool all);
   Nanoseconds look();  // at the clock
   void sleep_until(Nanoseconds moment_ns);
+
+  // Those that are not over never go on: what they belong to was leaked.
+  void leave_threads() { left_ = true; }
 
   std::uint64_t switches() const { return switches_; }
 
@@ -96,6 +99,7 @@ class Turns final : public HostOrder {
   Line lines_ = 0;
   Nanoseconds now_ns_ = 1'000'000'000;
   std::uint64_t switches_ = 0;
+  bool left_ = false;
 };
 
 }  // namespace tencache::rules

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Takes away each place where the CUDA backend makes order, and looks whether the driver of rules notices.
+"""Takes away each place where the executor makes order on a GPU, and looks whether the driver of rules notices.
 
-    tests/live/mutants.py [--seeds 1000] [--program build/release/tests/driver_seeds] [--only N…] [--json]
+    tests/live/mutants.py [--seeds 1000] [--program build/release/tests/driver_seeds …] [--only FILE:LINE…] [--json]
 
-The places are marked in executor/ with TENCACHE_ORDER_SITE and TENCACHE_ORDER_PAIR (executor/order_site.h): waits,
+Each place is tried on the first program that reaches it: those of executor/cuda and of its lanes on driver_seeds, the
+waits for a live program's ops (executor/live) on live_seeds, where the build has that. The places are marked in
+executor/ with TENCACHE_ORDER_SITE and TENCACHE_ORDER_PAIR (executor/order_site.h): waits,
 records of events, guards and changes of tables are left out, neighbours change places. A mutant is caught by the judge
 that finds a seed wrong, by a crash (a broken invariant), a deadlock, or when a run takes ten times as long as it did
 unchanged. --json prints [{site, kind, caught_by, seed}]. One that is not caught and means the same says so where it
@@ -25,7 +27,7 @@ MOST_EQUIVALENT = 0.05
 def argued(site):
     """Whether the three lines above the place say why it makes no difference."""
     name, line = site["site"].split(":")
-    for folder in ("executor", "executor/cuda"):
+    for folder in ("executor", "executor/cuda", "executor/live"):
         path = os.path.join(ROOT, folder, name)
         if os.path.isfile(path):
             with open(path, encoding="utf-8") as file:
@@ -51,32 +53,43 @@ def play(program, seeds, limit_s, change=None):
     return None, judge, int(seed.group(1)) if seed else None
 
 
+def built():
+    tests = os.path.join(ROOT, "build", "release", "tests")
+    programs = [os.path.join(tests, name) for name in ("driver_seeds", "live_seeds")]
+    return [program for program in programs if os.path.exists(program)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1000, help="of each mutant (default 1000)")
-    parser.add_argument("--program", default=os.path.join(ROOT, "build", "release", "tests", "driver_seeds"))
-    parser.add_argument("--only", type=int, nargs="*", help="numbers of places")
+    parser.add_argument("--program", nargs="*", default=built(), help="that judge seeds")
+    parser.add_argument("--only", nargs="*", metavar="FILE:LINE", help="these places")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
 
-    start = time.monotonic()
-    unchanged, judge, seed = play(options.program, options.seeds, 3600)
-    limit_s = 10 * (time.monotonic() - start) + 30
-    if judge is not None:
-        print(f"mutants: the unchanged code fails: seed {seed}, {judge}", file=sys.stderr)
-        return 1
-    results = []
-    for number, site in enumerate(unchanged["sites"]):
-        if options.only is not None and number not in options.only:
-            continue
-        _, judge, seed = play(options.program, options.seeds, limit_s, number)
-        if judge is None and argued(site):
-            judge = "equivalent"
-        change = "swapped" if site["pair"] else "off"
-        results.append({"site": site["site"], "kind": f"{site['kind']} {change}", "caught_by": judge, "seed": seed})
-        if not options.json:
-            found = f"{judge}, seed {seed}" if seed is not None else judge or "NOT CAUGHT"
-            print(f"{number:3} {results[-1]['site']:28} {results[-1]['kind']:22} {found}", flush=True)
+    results, tried = [], set()
+    for program in options.program:
+        start = time.monotonic()
+        unchanged, judge, seed = play(program, options.seeds, 3600)
+        limit_s = 10 * (time.monotonic() - start) + 30
+        if judge is not None:
+            print(f"mutants: {program}: the unchanged code fails: seed {seed}, {judge}", file=sys.stderr)
+            return 1
+        last = program == options.program[-1]
+        for number, site in enumerate(unchanged["sites"]):
+            if site["site"] in tried or (site["visits"] == 0 and not last):
+                continue
+            tried.add(site["site"])
+            if options.only is not None and site["site"] not in options.only:
+                continue
+            _, judge, seed = play(program, options.seeds, limit_s, number)
+            if judge is None and argued(site):
+                judge = "equivalent"
+            change = "swapped" if site["pair"] else "off"
+            results.append({"site": site["site"], "kind": f"{site['kind']} {change}", "caught_by": judge, "seed": seed})
+            if not options.json:
+                found = f"{judge}, seed {seed}" if seed is not None else judge or "NOT CAUGHT"
+                print(f"{results[-1]['site']:28} {results[-1]['kind']:22} {found}", flush=True)
     if options.json:
         print(json.dumps(results, indent=1))
     equivalent = sum(result["caught_by"] == "equivalent" for result in results)

@@ -47,6 +47,7 @@ LiveRun::LiveRun(LiveSetting setting, LiveRunOptions options)
   const bool raw_access = live.machine.raw_access = setting_.accelerator == nullptr;
   TENCACHE_CHECK((options.fence == nullptr) == raw_access);
   live.fence = std::move(options.fence);
+  live.interpose = std::move(options.interpose);
   if (!options.timeline.empty()) {
     parts_.attach(live.engine);
     const std::string& policy = setting_.scenario.policy.name;

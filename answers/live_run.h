@@ -30,6 +30,7 @@ std::shared_ptr<LivePrediction> predict_live(const LiveSetting& setting, const T
 struct LiveRunOptions {
   bool pace = false;                                     // links take the time that the machine says
   std::function<void()> fence = {};                      // with an accelerator: LiveOptions::fence
+  decltype(LiveOptions::interpose) interpose = {};       // as there
   std::string timeline = {};                             // a file; empty: none
   std::shared_ptr<const LivePrediction> predicted = {};  // null: nothing was
 };

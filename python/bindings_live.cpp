@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "executor/chunk_memory.h"
 #include "python/bindings.h"
+#include "python/test_device.h"
 #include "traces/transform/edits.h"
 
 namespace tencache {
@@ -39,6 +40,8 @@ std::pair<std::string, std::string> answer_of(LiveRun& run, const std::string& f
 }
 
 }  // namespace
+
+[[gnu::weak]] void put_on_test_device(LiveSetting& /*setting*/, LiveRunOptions& /*options*/) {}
 
 void bind_live(py::module_& module) {
   using Others = py::call_guard<py::gil_scoped_release>;
@@ -86,8 +89,9 @@ void bind_live(py::module_& module) {
           py::init([](LiveSetting setting, bool pace, std::uintptr_t fence, const std::string& timeline,
                       std::shared_ptr<LivePrediction> predicted) {
             const py::gil_scoped_release others_may_run;
-            return std::make_unique<LiveRun>(std::move(setting),
-                                             LiveRunOptions{pace, fence_of(fence), timeline, std::move(predicted)});
+            LiveRunOptions options{pace, fence_of(fence), {}, timeline, std::move(predicted)};
+            put_on_test_device(setting, options);
+            return std::make_unique<LiveRun>(std::move(setting), std::move(options));
           }),
           py::arg("setting"), py::kw_only(), py::arg("pace"), py::arg("fence"), py::arg("timeline"),
           py::arg("predicted"),

@@ -1,0 +1,91 @@
+// The module tencache._core once more, for tests: live runs of PyTorch programs on CPU tensors have the driver of rules
+// as their GPU, and their ops are late kernels (rules/late_kernels.h). What a judge finds ends the process.
+//
+// Code that is no op reads tensors at addresses that it was given (numpy), or that it has allocated itself (states of
+// generators of random numbers): these stay in the GPU's memory, as nothing serves faults there.
+//
+// TENCACHE_RULES_SEED: the device's strategy and choices follow from it.
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "executor/cuda/cuda_device.h"
+#include "python/test_device.h"
+#include "tests/live/rules/late_kernels.h"
+#include "tests/live/rules/rules_driver.h"
+
+namespace tencache {
+namespace {
+
+// Of the process; PyTorch keeps storages beyond the end of main.
+struct TestDevice {
+  static rules::RulesOptions options() {
+    const char* const text = std::getenv("TENCACHE_RULES_SEED");
+    const std::uint64_t seed = text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+    const auto strategy = static_cast<rules::Strategy>(seed % rules::strategy_names.size());
+    return {.memory = 6 * GiB, .granularity = 4096, .strategy = strategy, .seed = seed};
+  }
+
+  rules::LateKernels kernels;
+  rules::RulesDriver driver{options()};
+  std::shared_ptr<CudaDevice> device = std::make_shared<CudaDevice>(driver.table(), 0);
+  tencache_live live{}, late{};  // the runtime's own functions, and those of late kernels
+
+  static TestDevice& get() {
+    static auto* const instance = new TestDevice;
+    return *instance;
+  }
+
+  void synchronize() const {
+    device->bind();
+    check_cuda(device->driver(), device->driver().cuStreamSynchronize(nullptr), "an op of the program");
+    if (driver.violation().empty()) return;
+    std::fprintf(stderr, "%s\n", driver.violation().c_str());
+    std::abort();
+  }
+};
+
+int keep_in_place(void* runtime, std::uint32_t tensor) {
+  const tencache_live& live = TestDevice::get().live;
+  int status = live.pin(runtime, &tensor, 1, 1);
+  if (status == tencache_ok) status = live.keep(runtime, &tensor, 1);
+  if (status == tencache_ok) status = live.unpin(runtime, &tensor, 1, 1);
+  return status;
+}
+
+int allocate(void* runtime, std::uint64_t bytes, int inside_op, tencache_storage* storage) {
+  const TestDevice& on = TestDevice::get();
+  const int status = on.late.allocate(runtime, bytes, inside_op, storage);
+  return status != tencache_ok || inside_op != 0 ? status : on.live.keep(runtime, &storage->tensor, 1);
+}
+
+void say_counts() {
+  const TestDevice& on = TestDevice::get();
+  const rules::LateCounts& counts = on.kernels.counts();
+  const rules::RulesCounts done = on.driver.counts();
+  std::fprintf(stderr, "rules: %llu late kernels, %llu waited for, %llu by order alone, %llu copies\n",
+               static_cast<unsigned long long>(counts.late), static_cast<unsigned long long>(counts.waited),
+               static_cast<unsigned long long>(counts.ordered),
+               static_cast<unsigned long long>(done.uploads + done.downloads));
+}
+
+}  // namespace
+
+void put_on_test_device(LiveSetting& setting, LiveRunOptions& options) {
+  static const int at_exit = std::atexit(say_counts);
+  static_cast<void>(at_exit);
+  TestDevice& on = TestDevice::get();
+  setting.accelerator = on.device;
+  options.fence = [&on] { on.synchronize(); };
+  options.interpose = [&on](const tencache_live& live) {
+    on.live = live;
+    on.late = on.kernels.interpose(live);
+    tencache_live ours = on.late;
+    ours.on_accelerator = 0;  // PyTorch computes on the CPU
+    ours.expose = keep_in_place;
+    ours.allocate = allocate;
+    return ours;
+  };
+}
+
+}  // namespace tencache

@@ -31,6 +31,12 @@ IN_FILES = ("mapped", "pretrained")  # weights that are read from the files that
 SOME = ("gpt_foreach", "gpt_everything", "gpt_checkpointing", "generation", "resnet", "workers", "mapped")
 
 
+def settings_of(policy):
+    """It moves what no rule of its own moves, where it can be told to."""
+    known = {each["name"]: each["options"] for each in tencache.policies()}
+    return {option["name"]: "evict" for option in known[policy] if "evict" in option.get("choices", ())}
+
+
 def run(program, policy, shares):
     """Returns a row for each share."""
     def results():
@@ -39,9 +45,7 @@ def run(program, policy, shares):
         return PROGRAMS[program](STEPS)
 
     plain = results()
-    options = {"pace": False, "quiet": True}
-    if policy == "zero-infinity":
-        options["settings"] = {"overflow": "evict"}  # it moves what no rule of its own moves
+    options = {"pace": False, "quiet": True, "settings": settings_of(policy)}
     with tencache.live("on-demand", gpu_memory="4GiB", pace=False, quiet=True) as demand:
         assert results() == plain, "without a limit"
     need = demand.report()

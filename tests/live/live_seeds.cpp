@@ -256,17 +256,21 @@ Finding judge(std::uint64_t seed, const std::vector<SeedProgram>& programs, cons
   if (run.left != 0) driver.keep_addresses();
   if (turns && run.left != 0) turns->leave_threads();
   totals.add(driver.counts());
-  if (Finding broken = finding_of(driver); !broken.judge.empty()) return broken;
+  const auto found = [&](const Finding& finding) {
+    const std::string where = program.name + " under " + policy + " in " + format_bytes(budget);
+    return Finding{finding.judge, where + ": " + finding.what};
+  };
+  if (const Finding broken = finding_of(driver); !broken.judge.empty()) return found(broken);
   if (run.error.empty()) {
-    if (Finding other = compare(known.plain, run.results); !other.judge.empty()) return other;
+    if (const Finding other = compare(known.plain, run.results); !other.judge.empty()) return found(other);
   } else {
     totals.ended_by_failure++;
-    if (!trouble.ends_the_run()) return {"errors", run.error};
+    if (!trouble.ends_the_run()) return found({"errors", run.error});
   }
   // LibTorch keeps some of what a program has made when an op in it throws.
-  if (run.left != 0 && run.error.empty()) return {"leftovers", std::to_string(run.left) + " storages"};
+  if (run.left != 0 && run.error.empty()) return found({"leftovers", std::to_string(run.left) + " storages"});
   if (!trouble.loses_the_device() && run.left == 0 && !driver.leftovers().empty()) {
-    return {"leftovers", driver.leftovers()};
+    return found({"leftovers", driver.leftovers()});
   }
   return {};
 }

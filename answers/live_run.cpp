@@ -41,6 +41,7 @@ LiveRun::LiveRun(LiveSetting setting, LiveRunOptions options)
       made_(make_policy(setting_.scenario.policy.name, setting_.scenario.policy.settings)) {
   LiveOptions live;
   live.engine.rehearse = rehearse;
+  live.sleep = options.sleep;
   live.machine.pace = options.pace;
   live.machine.accelerator = setting_.accelerator;
   live.machine.faults = setting_.faults;
@@ -89,12 +90,13 @@ LiveRuntime& LiveRun::runtime() {
   return *runtime_;
 }
 
-void LiveRun::iteration_boundary() {
+bool LiveRun::iteration_boundary() {
   if (setting_.accelerator == nullptr) keep_serving_faults();
   runtime().iteration_boundary();
   // The policy knows the schedule from here on.
   if (++boundaries_ == first_named_step + 1) window_begin_ = runtime_->figures().counters;
   if (timeline_) timeline_->add(parts_.take(), newly_recorded());
+  return runtime_->asleep();
 }
 
 void LiveRun::end() {
@@ -131,6 +133,7 @@ RuntimeFigures LiveRun::figures() {
   figures.first_deviation = followed.first_deviation;
   figures.ops = now.ops;
   figures.ops_on_schedule = now.ops_on_schedule;
+  figures.steps_asleep = now.steps_asleep;
   figures.stall_seconds = to_seconds(sum_of(now.counters.stall_ns));
   return figures;
 }

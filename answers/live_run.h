@@ -29,6 +29,7 @@ std::shared_ptr<LivePrediction> predict_live(const LiveSetting& setting, const T
 
 struct LiveRunOptions {
   bool pace = false;                                     // links take the time that the machine says
+  bool sleep = false;                                    // LiveOptions::sleep
   std::function<void()> fence = {};                      // with an accelerator: LiveOptions::fence
   decltype(LiveOptions::interpose) interpose = {};       // as there
   std::string timeline = {};                             // a file; empty: none
@@ -48,8 +49,8 @@ class LiveRun {
   Bytes close();
   // Throws Error once it is closed, as all below.
   LiveRuntime& runtime();
-  // As LiveRuntime::iteration_boundary.
-  void iteration_boundary();
+  // As LiveRuntime::iteration_boundary. Returns whether the program sleeps now.
+  bool iteration_boundary();
   // The last step is over, and so is what is measured.
   void end();
   RuntimeFigures figures();

@@ -215,6 +215,10 @@ Document document_of(const LiveAnswer& answer) {
   std::string facts = fmt::format(
       "  evictions      {:.1f} a step\n  needs          {} at once; the largest op, {}, {}\n", steps.evictions_per_step,
       format_bytes(live.peak_bytes), live.largest_op, format_bytes(live.largest_op_bytes));
+  if (live.steps_asleep != 0) {
+    facts += fmt::format("  asleep         {} of {} steps: all fits, so nothing is moved, and no op is seen\n",
+                         live.steps_asleep, count);
+  }
   if (live.deviations != 0) {
     facts += fmt::format("  left the recorded schedule {} times, first in {}\n", live.deviations, live.first_deviation);
   }

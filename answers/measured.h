@@ -92,11 +92,13 @@ struct RuntimeFigures {
   std::uint64_t faults = 0;  // touches of code that is no op
   std::uint64_t evictions = 0, deviations = 0;
   std::string first_deviation;
-  std::uint64_t ops = 0, ops_on_schedule = 0;  // since the schedule is known
+  std::uint64_t ops = 0, ops_on_schedule = 0;  // since the schedule is known, but for those of steps asleep
+  std::uint64_t steps_asleep = 0;              // that began so: no op was seen, and nothing moved
   double stall_seconds = 0;
 };
 TENCACHE_ANSWER(RuntimeFigures, link_bytes, peak_bytes, live_bytes, gpu_memory_bytes, largest_op_bytes, largest_op,
-                faults, evictions, deviations, first_deviation, ops, ops_on_schedule, stall_seconds)
+                faults, evictions, deviations, first_deviation, ops, ops_on_schedule, steps_asleep,
+                stall_seconds)
 
 // With what Python knows of the program (python/tencache/_live.py).
 struct ProgramFigures : RuntimeFigures {

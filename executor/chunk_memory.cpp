@@ -161,6 +161,11 @@ void ChunkMemory::expose(TensorId tensor, bool writable) {
   set_access(tensor, writable);
 }
 
+void ChunkMemory::conceal(TensorId tensor) {
+  set_access(tensor, true);
+  ranges_[tensor].exposed = false;
+}
+
 // Of what is at the tensor's addresses: pages of its own, and reservations, which stay without any.
 void ChunkMemory::set_access(TensorId tensor, bool writable) {
   const Range& of = ranges_[tensor];

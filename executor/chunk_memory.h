@@ -103,6 +103,7 @@ class ChunkMemory final : public TierMemory {
   // With `raw_access`. An exposed tensor can be written only between `open_for_writing` and `close_for_writing`; other
   // writes fault. Both do nothing for tensors that are not exposed. `writable`: it is open from the start.
   void expose(TensorId tensor, bool writable);
+  void conceal(TensorId tensor);  // it is exposed no more
   void open_for_writing(TensorId tensor) { set_access(tensor, true); }
   void close_for_writing(TensorId tensor) { set_access(tensor, false); }
   bool owns(const void* address) const { return addresses_.owns(address); }

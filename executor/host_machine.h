@@ -98,6 +98,7 @@ class HostMachine final : public Machine {
   bool owns(const void* address) const { return options_.raw_access && memory_->owns(address); }
   TensorId tensor_at(const void* address) const { return options_.raw_access ? memory_->tensor_at(address) : none; }
   void expose(TensorId tensor, bool writable) { memory_->expose(tensor, writable); }
+  void conceal(TensorId tensor) { memory_->conceal(tensor); }
   void open_for_writing(TensorId tensor) { memory_->open_for_writing(tensor); }
 
   // The tensor's constant address in a memory tier.

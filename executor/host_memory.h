@@ -84,11 +84,12 @@ class HostMemory {
   std::vector<std::byte> content(TensorId tensor, Bytes begin, Bytes bytes, TierId tier);
 
   // With `raw_access`, of tier 0: the tensor whose addresses these are (none: nobody's; any thread may ask), a tensor
-  // that is exposed from now on (`writable`: as after open_for_writing), and one whose bytes may be written until the
-  // next copy from them.
+  // that is exposed from now on (`writable`: as after open_for_writing) or is no more, and one whose bytes may be written
+  // until the next copy from them.
   bool owns(const void* address) const { return tiers_[0].pages->owns(address); }
   TensorId tensor_at(const void* address) const { return tiers_[0].pages->tensor_at(address); }
   void expose(TensorId tensor, bool writable) { tiers_[0].pages->expose(tensor, writable); }
+  void conceal(TensorId tensor) { tiers_[0].pages->conceal(tensor); }
   void open_for_writing(TensorId tensor) { tiers_[0].pages->open_for_writing(tensor); }
 
   std::byte* address(TensorId tensor, TierId tier) const;

@@ -395,7 +395,12 @@ void Engine::issue(std::uint8_t lane) {
 }
 
 void Engine::cross_boundary() {
-  if (state_.lanes[0].active.empty()) state_.ledger.gap(0, state_.moment.now, none, true);
+  const OpLane& lane = state_.lanes[0];
+  if (lane.active.empty()) {
+    state_.ledger.gap(0, state_.moment.now, none, true);
+  } else if (lane.active.front().external) {  // it goes on: each iteration has its part
+    state_.ledger.compute(0, lane.active.front().times, state_.moment.now);
+  }
   runner_.count_held();
   state_.ledger.boundary();
   session_.emit({.kind = EventKind::iteration_end});

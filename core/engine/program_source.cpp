@@ -235,9 +235,10 @@ void LiveProgram::set_profile(std::shared_ptr<const Program> program, std::vecto
 }
 
 void LiveProgram::match(TensorId memory_tensor, TensorId program_tensor) {
+  if (program_tensor == none) return gone(memory_tensor);
   if (memory_tensor >= to_program_.size()) to_program_.resize(memory_tensor + std::size_t{1}, none);
   to_program_[memory_tensor] = program_tensor;
-  if (program_tensor != none) to_memory_[program_tensor] = memory_tensor;
+  to_memory_[program_tensor] = memory_tensor;
 }
 
 void LiveProgram::created(TensorId tensor) {

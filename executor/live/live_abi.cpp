@@ -151,6 +151,14 @@ void set_close_listener(void* runtime, void (*listener)(void* context), void* co
   of(runtime).set_close_listener([listener, context] { listener(context); });
 }
 
+void set_sleep_listener(void* runtime, void (*listener)(void* context, int asleep), void* context) {
+  of(runtime).set_sleep_listener([listener, context](bool asleep) { listener(context, asleep ? 1 : 0); });
+}
+
+int stay_awake(void* runtime) {
+  return guarded([&] { of(runtime).stay_awake(); });
+}
+
 const char* message() { return failure_message.c_str(); }
 
 // Of the GPU tier: one op on lists of tensors needs all of its group at once.
@@ -187,6 +195,8 @@ tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_ac
           .expose = expose,
           .run_tasks = run_tasks,
           .set_close_listener = set_close_listener,
+          .set_sleep_listener = set_sleep_listener,
+          .stay_awake = stay_awake,
           .message = message};
 }
 

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { tencache_live_abi = 7 };  // goes up with every change
+enum { tencache_live_abi = 8 };  // goes up with every change
 enum { tencache_no_tensor = 0xffffffffu };
 
 enum tencache_status { tencache_ok = 0, tencache_out_of_memory = 1, tencache_failed = 2 };
@@ -72,6 +72,10 @@ struct tencache_live {
   int (*run_tasks)(void* runtime, const struct tencache_task* tasks, size_t count);
   // `listener(context)` is called when the runtime ends, before anything else.
   void (*set_close_listener)(void* runtime, void (*listener)(void* context), void* context);
+  // `listener(context, asleep)`: ops are not announced from now on, only allocated and released is (live_sleep.h); or
+  // they are again. Called inside other calls, of any thread. Nobody sleeps without one.
+  void (*set_sleep_listener)(void* runtime, void (*listener)(void* context, int asleep), void* context);
+  int (*stay_awake)(void* runtime);
   const char* (*message)(void);
 };
 

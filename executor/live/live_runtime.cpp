@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "core/check.h"
@@ -34,9 +35,12 @@ LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions op
       abi_(interposed(options_, live_abi(*this, spec_, options_.machine.accelerator != nullptr))),
       device_(options_.fence),
       labels_(options_.engine.timeline),
-      gate_(feed_, follower_, tensors_, device_, [this]() TENCACHE_REQUIRES(feed_.mutex) { hear_of_frees(); }),
+      gate_(
+          feed_, follower_, tensors_, device_, [this]() TENCACHE_REQUIRES(feed_.mutex) { hear_of_frees(); },
+          [this]() TENCACHE_REQUIRES(feed_.mutex) { wake_up(); }),
       tasks_(spec_, policy, feed_, gate_, follower_),
       touch_(feed_, gate_, tasks_, options_.machine.raw_access),
+      sleep_(feed_, gate_, follower_, tensors_, touch_, may_sleep()),
       feed_(spec_, policy, options_.machine, engine_options(), tasks_.bodies(),
             [this](std::span<Span> added) TENCACHE_REQUIRES(feed_.mutex) { completion_handled(added); }) {
   gate_.pause(feed_.now());
@@ -52,6 +56,11 @@ EngineOptions LiveRuntime::engine_options() {
   return engine;
 }
 
+bool LiveRuntime::may_sleep() const {
+  return options_.sleep && options_.machine.raw_access && options_.machine.accelerator == nullptr &&
+         options_.engine.timeline == nullptr && options_.engine.log == nullptr;
+}
+
 LiveRuntime::~LiveRuntime() {
   if (close_listener_) close_listener_();
   std::size_t lost = 0;
@@ -65,7 +74,7 @@ LiveRuntime::~LiveRuntime() {
       labels_.label();
     } catch (...) {  // said before, by the call that failed; or tasks for which there is no room
     }
-    for (const TensorId tensor : tensors_.lost()) {
+    for (const TensorId tensor : tensors_.all()) {
       ++lost;
       lost_bytes += feed_.engine().memory().bytes(tensor);
     }
@@ -93,6 +102,19 @@ void LiveRuntime::hear_of_frees() {
   if (feed_.failure() != nullptr) std::rethrow_exception(feed_.failure());
 }
 
+void LiveRuntime::enter_asleep() {
+  if (gate_.asleep()) {
+    hear_of_frees();
+  } else {
+    gate_.enter();
+  }
+}
+
+void LiveRuntime::wake_up() {
+  for (const TensorId spare : sleep_.wake()) released_.add(spare);
+  gate_.end_sleep();
+}
+
 void LiveRuntime::free_unused() {
   released_.take(heard_);
   const std::vector<TensorId> kept = tasks_.take_kept();
@@ -109,7 +131,11 @@ void LiveRuntime::free_unused() {
       continue;
     }
     try {
-      destroy(tensor, now);
+      if (gate_.asleep()) {
+        sleep_.keep(tensor);
+      } else {
+        destroy(tensor, now);
+      }
     } catch (...) {
       feed_.fail(std::current_exception());
       tensors_.forget(tensor);
@@ -121,8 +147,10 @@ void LiveRuntime::free_unused() {
 
 void LiveRuntime::iteration_boundary() {
   MutexLock lock(feed_.mutex);
-  gate_.enter();
-  const OpGate::Turn turn(gate_, lock);
+  if (follower_.records_next() || sleep_.restless()) gate_.enter();
+  enter_asleep();
+  std::optional<OpGate::Turn> turn;
+  if (!gate_.asleep()) turn.emplace(gate_, lock);
   if (follower_.records_next()) tasks_.finish(lock);  // its frees are not the step's
   tasks_.take_results();
   const Nanoseconds at = feed_.now();
@@ -130,6 +158,7 @@ void LiveRuntime::iteration_boundary() {
   if (signal == StepFollower::Signal::deviated) feed_.tell([at](Engine& engine) { engine.schedule_deviated(at); });
   if (signal == StepFollower::Signal::profile) tell_profile(at);
   feed_.tell([at](Engine& engine) { engine.iteration_boundary(at); });
+  sleep_.step_begins(lock);
 }
 
 void LiveRuntime::tell_profile(Nanoseconds now) {
@@ -148,7 +177,7 @@ void LiveRuntime::set_phase(Phase phase) {
 
 void LiveRuntime::module_begin(std::string_view name) {
   const MutexLock lock(feed_.mutex);
-  gate_.enter();
+  enter_asleep();
   const NameId module = follower_.names().intern(name);
   follower_.module_begin(module);
   feed_.tell([&](Engine& engine) { engine.module_begin(module, feed_.now()); });
@@ -156,14 +185,14 @@ void LiveRuntime::module_begin(std::string_view name) {
 
 void LiveRuntime::module_end() {
   const MutexLock lock(feed_.mutex);
-  gate_.enter();
+  enter_asleep();
   const NameId module = follower_.module_end();
   feed_.tell([&](Engine& engine) { engine.module_end(module, feed_.now()); });
 }
 
 void LiveRuntime::set_aside(bool on) {
   const MutexLock lock(feed_.mutex);
-  gate_.enter();
+  enter_asleep();
   follower_.set_aside(on);
 }
 
@@ -272,8 +301,22 @@ TensorId LiveRuntime::allocate_in_op(MutexLock& lock, Bytes bytes) {
   return tensor;
 }
 
+LiveRuntime::Storage LiveRuntime::allocate_asleep(Bytes bytes) {
+  if (const std::optional<SpareTensors::Spare> spare = sleep_.take(bytes)) return {spare->tensor, spare->address};
+  const Nanoseconds now = feed_.now();
+  const TensorId tensor = create(bytes, now);
+  const auto drop = [&](TensorId spare) TENCACHE_REQUIRES(feed_.mutex) { destroy(spare, now); };
+  if (sleep_.allocate(tensor, drop)) return {tensor, feed_.machine().address(tensor, 0)};
+  destroy(tensor, now);
+  return {};
+}
+
 LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
   MutexLock lock(feed_.mutex);
+  if (gate_.asleep()) {
+    hear_of_frees();
+    if (const Storage storage = allocate_asleep(bytes); storage.address != nullptr) return storage;
+  }
   gate_.enter();
   TensorId tensor = none;
   if (inside_op) {
@@ -289,6 +332,7 @@ LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
     }
     turn.linger();
   }
+  if (sleep_.woke()) touch_.expose_to_unannounced(tensor);
   return {tensor, feed_.machine().address(tensor, 0)};
 }
 
@@ -345,6 +389,7 @@ void LiveRuntime::unpin(std::span<const TensorId> tensors, bool written) {
 
 void LiveRuntime::lend(std::span<const Use> uses, bool comes_back) {
   const MutexLock lock(feed_.mutex);
+  sleep_.stay_awake();
   gate_.lend(uses, comes_back);
 }
 
@@ -358,6 +403,7 @@ bool LiveRuntime::touch(const void* address, bool written) {
   if (tensor == none) return false;
   MutexLock lock(feed_.mutex);
   if (!tensors_.alive(tensor)) return false;
+  if (gate_.asleep()) wake_up();
   touch_.touch(lock, tensor, written);
   return true;
 }
@@ -365,6 +411,22 @@ bool LiveRuntime::touch(const void* address, bool written) {
 void LiveRuntime::expose(TensorId tensor) {
   MutexLock lock(feed_.mutex);
   if (tensors_.alive(tensor)) touch_.expose(lock, tensor);
+}
+
+void LiveRuntime::set_sleep_listener(LiveSleep::Listener listener) {
+  const MutexLock lock(feed_.mutex);
+  sleep_.set_listener(std::move(listener));
+}
+
+bool LiveRuntime::asleep() const {
+  const MutexLock lock(feed_.mutex);
+  return gate_.asleep();
+}
+
+void LiveRuntime::stay_awake() {
+  const MutexLock lock(feed_.mutex);
+  sleep_.stay_awake();
+  gate_.enter();
 }
 
 void LiveRuntime::fail(std::exception_ptr failure) noexcept {
@@ -391,6 +453,7 @@ void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
   TENCACHE_CHECK(options_.machine.accelerator == nullptr);
   MutexLock lock(feed_.mutex);
   gate_.enter();
+  sleep_.stay_awake();
   const OpGate::Turn turn(gate_, lock);
   tasks_.run(lock, std::move(tasks));
   if (tasks_.blocking_step() || follower_.recording() || !follower_.recorded()) {
@@ -442,6 +505,7 @@ LiveFigures LiveRuntime::figures() const {
           .largest_op_bytes = gate_.working_set().largest_bytes(),
           .largest_op = std::string(follower_.names()[gate_.working_set().largest_op()]),
           .touches = touch_.touches(),
+          .steps_asleep = sleep_.steps(),
           .faults = feed_.machine().fault_counts()};
 }
 

@@ -9,6 +9,9 @@
 // touch (an op's end reaches the engine, a free is heard) the runtime waits for them (LiveOptions::fence). So an op is
 // over when its device is, and its duration is the device's.
 //
+// Sleep: while all that the program has fits into the GPU tier its ops need not be announced (live_sleep.h). The listener
+// says when; what announces ops installs one (set_sleep_listener).
+//
 // Steps: the program calls `iteration_boundary` once before each step. The first step warms up, the second is recorded,
 // from the third on the policy knows the schedule. It is a hint that is checked op by op (step_follower.h).
 // Once the schedule is known the policy has been asked, with the whole step as a prediction asks it, where tasks run
@@ -37,6 +40,7 @@
 #include "executor/live/device_fence.h"
 #include "executor/live/engine_feed.h"
 #include "executor/live/live_abi.h"
+#include "executor/live/live_sleep.h"
 #include "executor/live/live_task.h"
 #include "executor/live/live_tasks.h"
 #include "executor/live/live_tensors.h"
@@ -52,6 +56,10 @@ struct LiveOptions {
   EngineOptions engine;        // timeline (whole at on_iteration and after the end), log, progress
   HostMachineOptions machine;  // pacing, files
   bool settle = false;         // for tests: an op begins only when no copy is under way
+  // The program may sleep, where nothing keeps it awake: an accelerator, a timeline, a log, no raw access
+  // (HostMachineOptions; faults are served). Its ops and allocations come from one thread at a time then: where there
+  // are several, each waits for the others.
+  bool sleep = false;
   // With an accelerator (machine.accelerator): waits for all that the program has started there, on the thread that
   // announced it or another one. Throws Error when the device failed.
   std::function<void()> fence{};
@@ -73,6 +81,7 @@ struct LiveFigures {
   Bytes largest_op_bytes = 0;
   std::string largest_op;
   std::uint64_t touches = 0;  // accesses of code outside ops that faulted
+  std::uint64_t steps_asleep = 0;
   FaultCounts faults;         // injected
 };
 
@@ -186,6 +195,10 @@ class LiveRuntime {
   void fail(std::exception_ptr failure) noexcept;
   // The calling thread's op, which was said to read the tensors only, has written them (found by an audit).
   void announce_write(std::span<const TensorId> tensors);
+  void set_sleep_listener(LiveSleep::Listener listener);
+  bool asleep() const;
+  // No sleep from now on: code that is no op uses tensors beside the program, or somebody has to see the ops.
+  void stay_awake();
   // Called when the runtime ends, before anything else.
   void set_close_listener(std::function<void()> listener) { close_listener_ = std::move(listener); }
   // The same and more as C, for as long as the runtime lives.
@@ -193,6 +206,10 @@ class LiveRuntime {
 
  private:
   EngineOptions engine_options();
+  bool may_sleep() const;
+  // First thing of calls that go on while the program sleeps; others begin with OpGate::enter.
+  void enter_asleep() TENCACHE_REQUIRES(feed_.mutex);
+  void wake_up() TENCACHE_REQUIRES(feed_.mutex);
   void hear_of_frees() TENCACHE_REQUIRES(feed_.mutex);
   void free_unused() TENCACHE_REQUIRES(feed_.mutex);
   void completion_handled(std::span<Span> added) TENCACHE_REQUIRES(feed_.mutex);
@@ -203,6 +220,8 @@ class LiveRuntime {
   void start_op(MutexLock& lock, NameId name, std::span<const Use> uses, Bytes part_bytes = 0)
       TENCACHE_REQUIRES(feed_.mutex);
   TensorId allocate_in_op(MutexLock& lock, Bytes bytes) TENCACHE_REQUIRES(feed_.mutex);
+  // Without address: the program has to be awake.
+  Storage allocate_asleep(Bytes bytes) TENCACHE_REQUIRES(feed_.mutex);
 
   const MachineSpec spec_;
   const LiveOptions options_;
@@ -219,6 +238,7 @@ class LiveRuntime {
   OpGate gate_ TENCACHE_GUARDED_BY(feed_.mutex);
   LiveTasks tasks_ TENCACHE_GUARDED_BY(feed_.mutex);
   TouchServer touch_ TENCACHE_GUARDED_BY(feed_.mutex);
+  LiveSleep sleep_ TENCACHE_GUARDED_BY(feed_.mutex);
   EngineFeed feed_;  // goes first: its thread uses all of the above
 };
 

@@ -9,8 +9,13 @@
 namespace tencache {
 
 OpGate::OpGate(EngineFeed& feed, StepFollower& follower, const LiveTensors& tensors, DeviceFence& device,
-               std::function<void()> hear)
-    : feed_(feed), follower_(follower), tensors_(tensors), device_(device), hear_(std::move(hear)) {}
+               std::function<void()> hear, std::function<void()> wake)
+    : feed_(feed),
+      follower_(follower),
+      tensors_(tensors),
+      device_(device),
+      hear_(std::move(hear)),
+      wake_(std::move(wake)) {}
 
 // ---- The turn -------------------------------------------------------------------------------------------------------
 
@@ -39,6 +44,7 @@ void OpGate::give() {
 }
 
 void OpGate::enter() {
+  if (asleep_) wake_();
   if (holds_any()) let_go();
   end_lingering();
   hear_();
@@ -51,6 +57,27 @@ void OpGate::end_lingering() {
   device_.over();
   hear_();
   end();
+}
+
+bool OpGate::fall_asleep(MutexLock& lock, std::span<const Use> uses) {
+  feed_.assert_held();
+  const Nanoseconds at = feed_.now();
+  feed_.tell([&](Engine& engine) { engine.begin(none, uses, at); });
+  try {
+    await_memory(lock);
+    asleep_ = true;
+  } catch (const OutOfMemory&) {
+    feed_.engine().abandon(feed_.now());
+  }
+  return asleep_;
+}
+
+void OpGate::end_sleep() {
+  feed_.assert_held();
+  asleep_ = false;
+  const Nanoseconds at = feed_.now();
+  feed_.tell([at](Engine& engine) { engine.end(at); });
+  pause(at);
 }
 
 // ---- The op ---------------------------------------------------------------------------------------------------------
@@ -210,7 +237,7 @@ void OpGate::let_go() {
 }
 
 bool OpGate::may_be_written(TensorId tensor) const {
-  return (inside_body() && working_set_.writes(tensor)) ||
+  return asleep_ || (inside_body() && working_set_.writes(tensor)) ||
          std::ranges::any_of(lent_, [tensor](const Lent& one) { return one.tensor == tensor && one.written; });
 }
 

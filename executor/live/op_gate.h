@@ -13,6 +13,9 @@
 // A turn may outlive its scope: while the op's own code runs (`run_body`), or until the next call of anybody
 // (`linger`).
 //
+// While the program sleeps (live_sleep.h) one op goes on to the engine, with everything that there is, and nobody has
+// the turn. The next `enter` ends it.
+//
 // Threading: all functions need the feed's mutex, which the owner of the gate guards it with. Those that take a lock
 // release it while they wait. Errors: OutOfMemory if nothing under way can help, with the op and what it needs; the
 // engine can go on then. After anything else that the engine or a copy threw, every call throws that.
@@ -39,9 +42,9 @@ namespace tencache {
 class OpGate {
  public:
   // All of them outlive the gate, and are used from the first call on. `hear`: hears of freed tensors, throws the
-  // feed's failure; called at the beginning of every call and again by those who wait.
+  // feed's failure; called at the beginning of every call and again by those who wait. `wake`: calls `end_sleep`.
   OpGate(EngineFeed& feed, StepFollower& follower, const LiveTensors& tensors, DeviceFence& device,
-         std::function<void()> hear);
+         std::function<void()> hear, std::function<void()> wake);
   OpGate(const OpGate&) = delete;
   OpGate& operator=(const OpGate&) = delete;
 
@@ -65,8 +68,12 @@ class OpGate {
     OpGate* gate_;  // nullptr: kept
   };
 
-  // First thing of every call: lets go of what was touched, ends the op that lingers, hears of frees.
+  // First thing of every call: wakes who sleeps, lets go of what was touched, ends the op that lingers, hears of frees.
   void enter();
+  // `uses`: all that there is, in the GPU tier. False where nothing can be done for those that it waits for.
+  bool fall_asleep(MutexLock& lock, std::span<const Use> uses);
+  bool asleep() const { return asleep_; }
+  void end_sleep();
   void end_lingering();
 
   // ---- The op that has the turn.
@@ -107,7 +114,7 @@ class OpGate {
   void hold(TensorId tensor);
   bool holds_any() const { return !held_.empty(); }
   void let_go();
-  // Somebody may write it now: the calling thread's op, or a thread that it is lent to.
+  // Somebody may write it now: the calling thread's op, a thread that it is lent to, or a program that sleeps.
   bool may_be_written(TensorId tensor) const;
   // The tensor is about to be destroyed.
   void forget(TensorId tensor);
@@ -130,10 +137,11 @@ class OpGate {
   StepFollower& follower_;
   const LiveTensors& tensors_;
   DeviceFence& device_;
-  const std::function<void()> hear_;
+  const std::function<void()> hear_, wake_;
 
   bool taken_ = false;    // by an op or by tasks
   bool lingers_ = false;  // and its op goes on to the engine alone
+  bool asleep_ = false;   // not taken, and an op goes on to the engine
   std::thread::id body_;  // the thread that runs the op's own code
   WorkingSet working_set_;
   Nanoseconds begin_ns_ = 0, waited_ns_ = 0, last_end_ns_ = 0;  // of the op; the end is of the last one

@@ -45,7 +45,7 @@ StepFollower::Signal StepFollower::iteration_boundary() {
       finish_recording();
       signal = Signal::profile;
     }
-  } else if (recorded()) {
+  } else if (recorded() && whole_) {
     patience_.step_ended(left_this_step());
     if (stopped_early()) {
       signal = leave("the step ended after " + std::to_string(followed_.next()) + " of " +
@@ -56,8 +56,15 @@ StepFollower::Signal StepFollower::iteration_boundary() {
   ++step_;
   const bool first = step_ >= 2 && !recorded();  // the first step warms up
   if (first || record) start_recording();
-  followed_.begin_step();
+  whole_ = !unseen_;
+  if (!unseen_) followed_.begin_step();
   return signal;
+}
+
+void StepFollower::set_unseen(bool on) {
+  unseen_ = on;
+  whole_ = false;
+  followed_.leave();
 }
 
 OpIndex StepFollower::begin_op(const Op& op, std::span<const Use> uses, Signal& signal) {
@@ -115,12 +122,12 @@ StepFollower::Signal StepFollower::leave(const std::string& why) {
 
 void StepFollower::module_begin(NameId module) {
   draft_.module_begin(module);
-  followed_.module_boundary(module, true);
+  if (!unseen_) followed_.module_boundary(module, true);
 }
 
 NameId StepFollower::module_end() {
   const NameId module = draft_.module_end();
-  followed_.module_boundary(module, false);
+  if (!unseen_) followed_.module_boundary(module, false);
   return module;
 }
 

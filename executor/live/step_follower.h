@@ -65,6 +65,8 @@ class StepFollower {
   // While on, ops belong to no step: they are not recorded; on the schedule they leave it until the next boundary,
   // which is no deviation of the program.
   void set_aside(bool on) { aside_ = on; }
+  // While on, ops are not announced: neither steps nor modules find the schedule, which is no deviation of the program.
+  void set_unseen(bool on);
 
   // ---- What happens. Ids are the memory's.
   void created(TensorId tensor, Bytes bytes, Role role);
@@ -129,6 +131,7 @@ class StepFollower {
   FollowedStep followed_;
   bool in_op_ = false;
   bool aside_ = false;
+  bool unseen_ = false, whole_ = true;  // whole: none of the step's ops was unseen
   std::uint64_t deviations_ = 0;
   std::string first_deviation_;
   std::uint64_t ops_ = 0, ops_on_schedule_ = 0;

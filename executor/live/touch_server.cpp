@@ -19,7 +19,7 @@ void TouchServer::touch(MutexLock& lock, TensorId tensor, bool written) {
   const OpGate::Turn turn(gate_, lock);
   bring_in(lock, {tensor, true, written});
   gate_.hold(tensor);
-  exposed_.insert(tensor);
+  exposed_.try_emplace(tensor, To::program);
   ++touches_;
   protect(tensor);
   if (written) feed_.machine().open_for_writing(tensor);
@@ -49,13 +49,29 @@ void TouchServer::bring_in(MutexLock& lock, const Use& use) {
 void TouchServer::expose(MutexLock& lock, TensorId tensor) {
   if (!on_) return;
   std::optional<OpGate::Turn> turn;
-  if (!gate_.inside_body()) {
+  if (!gate_.inside_body() && !gate_.asleep()) {
     gate_.end_lingering();
     turn.emplace(gate_, lock);
     tasks_.wait_beside(lock, [this, tensor] { return !tasks_.use(tensor); });
   }
-  exposed_.insert(tensor);
+  exposed_[tensor] = To::program;
   protect(tensor);
+}
+
+void TouchServer::expose_to_unannounced(TensorId tensor) {
+  if (exposed_.try_emplace(tensor, To::unannounced).second) feed_.machine().expose(tensor, true);
+}
+
+void TouchServer::forget_unannounced() {
+  std::erase_if(exposed_, [this](const auto& exposed) {
+    if (exposed.second != To::unannounced) return false;
+    feed_.machine().conceal(exposed.first);
+    return true;
+  });
+}
+
+void TouchServer::conceal(TensorId tensor) {
+  if (exposed_.erase(tensor) != 0) feed_.machine().conceal(tensor);
 }
 
 void TouchServer::protect(TensorId tensor) { feed_.machine().expose(tensor, gate_.may_be_written(tensor)); }

@@ -5,12 +5,15 @@
 // that no op announces faults, and copies elsewhere become stale. Who may write it goes on unprotected: the calling
 // thread's op, and threads that it is lent to (system calls do not survive a protection).
 //
+// An op that began while the program slept was announced to nobody, and may be in its middle when the program wakes: all
+// tensors are exposed then, until the step is over.
+//
 // Threading, errors: as op_gate.h.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "core/thread_annotations.h"
 #include "executor/live/engine_feed.h"
@@ -32,12 +35,17 @@ class TouchServer {
   void touch(MutexLock& lock, TensorId tensor, bool written);
   // Its address gets known outside. Waits while others than the calling thread's op write it.
   void expose(MutexLock& lock, TensorId tensor);
+  // An op that was not announced may have its address, and write to it, until `forget_unannounced`.
+  void expose_to_unannounced(TensorId tensor);
+  void forget_unannounced();
   // An op or a task writes these.
   void open_for_writing(std::span<const Use> uses);
   // Until no task uses an exposed tensor: code that is no op sees what the tasks wrote.
   void await_tasks(MutexLock& lock);
   // The tensor is about to be destroyed.
   void forget(TensorId tensor) { exposed_.erase(tensor); }
+  // Nobody has its address any more.
+  void conceal(TensorId tensor);
   std::uint64_t touches() const { return touches_; }
 
  private:
@@ -48,7 +56,8 @@ class TouchServer {
   OpGate& gate_;
   LiveTasks& tasks_;
   const bool on_;
-  std::unordered_set<TensorId> exposed_;
+  enum class To : std::uint8_t { program, unannounced };
+  std::unordered_map<TensorId, To> exposed_;
   std::uint64_t touches_ = 0;
 };
 

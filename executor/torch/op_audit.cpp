@@ -7,6 +7,8 @@
 #include <mutex>
 #include <utility>
 
+#include "executor/torch/pager.h"
+
 namespace tencache::paging {
 namespace {
 
@@ -53,7 +55,11 @@ std::uint64_t checksum(const c10::Storage& storage) { return checksum(base_addre
 
 }  // namespace
 
-void set_audit(bool on) { findings.turn(on); }
+void set_audit(bool on) {
+  findings.turn(on);
+  const tencache_live* const live = Pager::get().live();
+  if (on && live != nullptr) Pager::get().check(*live, live->stay_awake(live->runtime));
+}
 bool auditing() { return findings.on(); }
 std::vector<Finding> audit_findings() { return findings.all(); }
 

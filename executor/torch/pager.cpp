@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "executor/torch/lent_tensors.h"
+#include "executor/torch/op_audit.h"
 #include "executor/torch/torch_cpu.h"
 
 namespace tencache::paging {
@@ -44,6 +45,9 @@ void Pager::attach(const tencache_live& live, const Host& host) {
   live.set_close_listener(
       live.runtime, [](void* closing) { get().close(*static_cast<const tencache_live*>(closing)); },
       const_cast<tencache_live*>(&live));
+  if (auditing()) return;  // it has to see the ops
+  live.set_sleep_listener(
+      live.runtime, [](void*, int asleep) { set_intercepting(asleep == 0); }, nullptr);
 }
 
 void Pager::close(const tencache_live& live) {

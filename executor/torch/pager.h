@@ -69,6 +69,10 @@ class Pager {
   StorageRegistry storages_;
 };
 
+// Whether ops of guarded threads come to `intercept`. If not, they cost what they cost without a guard. No guarded
+// thread runs an op meanwhile, unless it is in the middle of one and has called this.
+void set_intercepting(bool on);
+
 struct PagedThread {
   int ops_open = 0;                           // allocations belong to the op
   bool op_is_paged = false;                   // it uses memory of the runtime

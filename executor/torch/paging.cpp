@@ -146,9 +146,20 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
+// For all threads, and not by what is in a thread's set of keys: autograd takes that down when a backward pass begins,
+// and puts it back with each of its ops, so who woke in the middle of one would go on unseen. Takes some milliseconds.
+// Threads without a guard may run ops meanwhile: to them the key does not matter, either way.
+void set_intercepting(bool on) {
+  static torch::Library* fallback = nullptr;  // never destroyed: PyTorch runs ops beyond the end of main
+  delete fallback;  // there is one at a time
+  fallback = new torch::Library(torch::Library::IMPL, "_", paging_key, __FILE__, __LINE__);
+  fallback->fallback(on ? torch::CppFunction::makeFromBoxedFunction<&intercept>()
+                        : torch::CppFunction::makeFallthrough());
 }
+
+namespace {
+[[maybe_unused]] const bool intercepting = (set_intercepting(true), true);
+}  // namespace
 
 // ---- What paging.h promises -----------------------------------------------------------------------------------------
 

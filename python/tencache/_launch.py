@@ -71,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--optimizer-tasks", action="store_true",
                         help="run the updates of Adam, AdamW and SGD as tasks, which the policy may place on the CPU's "
                              "lane, beside the script; same bits, or left to PyTorch with a remark")
+    parser.add_argument("--sleep", action=argparse.BooleanOptionalAction, default=True,
+                        help="once the schedule is known, let ops run unwatched as long as all tensors fit (default); "
+                             "--no-sleep watches each op, so that it counts in the report")
     parser.add_argument("--faults", default="", metavar="PLAN",
                         help="make things go wrong by this plan, such as seed=7 (a mixture drawn from the seed) or "
                              "seed=7,copy_error=0.01,delay=0.05:2ms (docs/reliability.md)")

@@ -51,6 +51,7 @@ class Options:
     timeline: str = ""
     optimizer_tasks: bool = False
     faults: str = ""
+    sleep: bool = True
     program: str = "a PyTorch program"
     quiet: bool = False
 
@@ -154,6 +155,7 @@ class Live:
         self._updated = False  # by an optimizer, since the step began
         self._aside = False    # what runs belongs to no step
         self.phase = 0         # as the runtime has it
+        self.asleep = False    # since the step began: the runtime needs to hear of no module
         self.steps = 0
         self.step_seconds: List[float] = []
         self._step_began = 0.0
@@ -336,8 +338,16 @@ class Live:
         self.models.adopt_all(leaves=False)
 
     def _make_run(self) -> "_core.LiveRun":
-        return _core.LiveRun(self.options.setting(self._taken), pace=self.options.pace, fence=self.paging.fence,
-                             timeline=_ranks.own_file(self.options.timeline), predicted=self._predicted)
+        sleep = self.options.sleep and not self.options.optimizer_tasks and not _ranks.are_joined()
+        return _core.LiveRun(self.options.setting(self._taken), pace=self.options.pace, sleep=sleep,
+                             fence=self.paging.fence, timeline=_ranks.own_file(self.options.timeline),
+                             predicted=self._predicted)
+
+    def stay_awake(self) -> None:
+        """From now on: threads that the runtime cannot wait for unseen will use tensors."""
+        self.options.sleep = False
+        if hasattr(self, "run"):
+            self.run.stay_awake()
 
     def _begin_step(self, state: State) -> None:
         if self.state is State.ATTACHED or state not in (self.state, State.MANUAL):
@@ -347,7 +357,7 @@ class Live:
             self.models.adopt_mapped(self.models.models(), leaves=state is State.LOOSE)
             if self.record_all and self.steps >= 1:
                 self.run.record_next()
-            self.run.iteration_boundary()
+            self.asleep = self.run.iteration_boundary()
             self.state = state
             self._end_step()
             self.on_boundary()
@@ -369,7 +379,7 @@ class Live:
             self.run.record_next()
         self.state, self._updated = state, False
         self._trains |= state in (State.LOOSE, State.TRAINING)
-        self.run.iteration_boundary()
+        self.asleep = self.run.iteration_boundary()
         self._step_began = time.perf_counter()
 
     def _end_step(self) -> None:
@@ -457,7 +467,7 @@ def _refuse(models: List[Any]) -> None:
 def live(policy: str = "foresight", *, device: str = "cpu", machine: str = "", memory: str = "", gpu_memory: str = "",
          cpu_memory: str = "", reserve: str = "", limits: Sequence[str] = (), directories: Sequence[str] = (),
          settings: Optional[Mapping[str, Any]] = None, pace: Optional[bool] = None, timeline: str = "",
-         optimizer_tasks: bool = False, faults: str = "", quiet: bool = False) -> Live:
+         optimizer_tasks: bool = False, faults: str = "", sleep: bool = True, quiet: bool = False) -> Live:
     """Pages the tensors of what is trained in the `with` block: parameters, gradients, optimizer states, activations.
 
     memory      of the whole process, such as "8GiB": tensors get what the interpreter and its libraries leave, with
@@ -475,10 +485,12 @@ def live(policy: str = "foresight", *, device: str = "cpu", machine: str = "", m
                 the updates of Adam, AdamW and SGD run as tasks, which the policy may place on the CPU's lane, beside
                 the program; same bits, or left to PyTorch with a remark
     faults      makes copies and files fail by this plan (docs/reliability.md), such as "seed=7" or "copy_error=0.01"
+    sleep       once the schedule is known, ops run unwatched as long as all tensors fit (default); False: each op is
+                watched, and counts in the report
 
     Under torchrun each rank has a run of its own, with its share of memory, of CPU memory that is not given, and of
     disks. Rank 0 reports; the timeline of another is named like timeline.rank1.json.
     """
     return Live(Options(policy, device, str(machine), str(memory), str(reserve), str(gpu_memory), str(cpu_memory),
                         limits, directories, settings or {}, pace, timeline, optimizer_tasks, faults,
-                        quiet=quiet).check())
+                        sleep, quiet=quiet).check())

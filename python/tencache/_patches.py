@@ -56,6 +56,7 @@ class Patches:
         if hasattr(torch, "compile"):
             self._wrap(torch, "compile", self._compile)
         if torch.distributed.is_available():
+            self._wrap(torch.distributed, "init_process_group", self._join)
             self._wrap(torch.nn.parallel.DistributedDataParallel, "__init__", self._new_parallel)
             self._wrap(torch.distributed, "_broadcast_coalesced", self._broadcast)
             for name in _BEFORE_2_0 if not hasattr(torch, "compile") else ():
@@ -108,6 +109,8 @@ class Patches:
         @functools.wraps(plain)
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             known = known_modules.get(id(module))
+            if live.asleep and known is not None and not known.is_root:
+                return plain(module, *args, **kwargs)
             if known is None or known.is_root or not live.stepping or _is_tracing() or _is_compiling():
                 if not live.attached or _is_tracing() or _is_compiling():  # what is traced would be in the graph
                     return plain(module, *args, **kwargs)
@@ -158,6 +161,10 @@ class Patches:
     def _save(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         with self._live.aside():
             return plain(*args, **kwargs)
+
+    def _join(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        self._live.stay_awake()  # collectives go on beside the program
+        return plain(*args, **kwargs)
 
     def _compile(self, plain: Any, model: Any = None, *args: Any, **kwargs: Any) -> Any:
         self._live.options.say("torch.compile is left out: compiled code uses memory without ops")

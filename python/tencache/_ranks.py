@@ -22,6 +22,12 @@ def count_here() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
+def are_joined() -> bool:
+    """Whether this process may be in a collective."""
+    import torch.distributed as distributed
+    return count() > 1 or (distributed.is_available() and distributed.is_initialized())
+
+
 def own_file(path: str) -> str:
     """Rank 0 has the file itself, "result.json", others "result.rank1.json"."""
     folder, name = os.path.split(path)

@@ -230,7 +230,8 @@ class Session:
             policy=arguments.policy, device=arguments.device, machine=arguments.machine, memory=arguments.memory, reserve=arguments.reserve,
             gpu_memory=arguments.gpu_memory, cpu_memory=arguments.cpu_memory, limits=arguments.limit,
             directories=arguments.directory, pace=arguments.pace, timeline=arguments.timeline,
-            optimizer_tasks=arguments.optimizer_tasks, faults=arguments.faults, program=arguments.script)
+            optimizer_tasks=arguments.optimizer_tasks, faults=arguments.faults, sleep=arguments.sleep,
+            program=arguments.script)
         try:
             self._options.settings = _settings(arguments.set)
             self._run = _prepare(arguments, self._options)

@@ -9,7 +9,8 @@ measures, the others wait:
     plain     PyTorch alone
     fallback  a boxed fallback that does nothing: the least that an interception costs
     paged     under a policy, everything that the op uses is there, and the schedule is known
-    fitting   the same where the whole step fits into memory
+    fitting   the same where the whole step fits into memory, so that the run sleeps: ops are those of plain PyTorch,
+              allocations and frees are the run's
     moving    each op needs a tensor that the op before it drove out
 
 The ops are `a.add_(b)` and `torch.add(a, b)`, which allocates a tensor and frees it, on 64 x 64 floats. --json prints
@@ -147,12 +148,13 @@ def work(way, policy):
 
 
 class Worker:
-    def __init__(self, way, policy):
-        words = [sys.executable, os.path.abspath(__file__), "--worker", way, "--policy", policy]
+    """A script, which answers each line with a measurement. It says when it is ready."""
+
+    def __init__(self, way, words):
         self.way = way
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline().strip() != "ready":
-            sys.exit(f"op_cost: the process for '{way}' ended before it measured")
+            sys.exit(f"{os.path.basename(words[0])}: the process for '{way}' ended before it measured")
 
     def measure(self):
         self.process.stdin.write("\n")
@@ -213,7 +215,9 @@ def main():
     options = parser.parse_args()
     if options.worker:
         return work(options.worker, options.policy)
-    figures = figures_of(rounds_of([Worker(way, options.policy) for way in WAYS], options.rounds))
+    figures = figures_of(rounds_of(
+        [Worker(way, [os.path.abspath(__file__), "--worker", way, "--policy", options.policy]) for way in WAYS],
+        options.rounds))
     if options.json:
         print(json.dumps(figures))
     else:

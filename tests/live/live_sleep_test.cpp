@@ -2,6 +2,7 @@
 // run, whatever the op in whose middle they wake needs.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -78,14 +79,15 @@ struct Slept {
   Bytes most_used = 0;
 };
 
-Slept run(const LiveProgram& program, Bytes gpu_bytes, Policy& policy, bool sleep = true) {
+Slept run_on(const MachineSpec& machine, const LiveProgram& program, Policy& policy, bool sleep = true,
+             bool pace = false) {
   LiveOptions options;
-  options.machine.pace = false;
+  options.machine.pace = pace;
   options.machine.raw_access = true;
   options.sleep = sleep;
   Slept slept;
   {
-    LiveRuntime runtime(machine_of(gpu_bytes), policy, options);
+    LiveRuntime runtime(machine, policy, options);
     serve_faults(&runtime);
     const ThreadGuard guard(runtime);
     torch::manual_seed(1);
@@ -99,8 +101,12 @@ Slept run(const LiveProgram& program, Bytes gpu_bytes, Policy& policy, bool slee
   return slept;
 }
 
+Slept run(const LiveProgram& program, Bytes gpu_bytes, Policy& policy) {
+  return run_on(machine_of(gpu_bytes), program, policy);
+}
+
 Slept run(const LiveProgram& program, Bytes gpu_bytes, const char* policy = "lru", bool sleep = true) {
-  return run(program, gpu_bytes, *make_policy(policy).policy, sleep);
+  return run_on(machine_of(gpu_bytes), program, *make_policy(policy).policy, sleep);
 }
 
 Bytes peak_of(const LiveProgram& program) { return run(program, 64 * MiB, "lru", false).figures.peak_live_bytes; }
@@ -173,6 +179,31 @@ TEST(LiveSleepTest, AnOpInItsMiddleFindsWhatItUses) {
     touches += slept.figures.touches;
   }
   EXPECT_GT(touches, 0u);  // of what was evicted under it
+}
+
+// Over a slow link: while what it writes is being copied.
+TEST(LiveSleepTest, WhatAnOpInItsMiddleWritesIsNotLost) {
+  const LiveProgram program = [](Session& session) {
+    constexpr std::int64_t values = 16 * 1024;
+    Tensor first = torch::ones({values}), written = torch::ones({values});
+    for (int step = 0; step < 7; ++step) {
+      session.step();
+      float* const address = written.data_ptr<float>();
+      const Tensor more = torch::empty({step == 5 ? values : 64});  // of the op that has the address
+      for (std::int64_t i = 0; i < values; ++i) address[i] = static_cast<float>(step);
+      if (step == 5) std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the copy ends, and the pages go
+      first.add_(written);
+    }
+    session.keep(first);
+    session.keep(written);
+  };
+  MachineSpec machine = machine_of(160 * KiB);
+  for (Link& link : machine.links) link.bandwidth = 10'000'000;  // 7 ms
+  Wrecker wrecker;
+  const Slept slept = run_on(machine, program, wrecker, true, true);
+  EXPECT_EQ(slept.results, run_plain(program));
+  EXPECT_GT(slept.figures.steps_asleep, 2u);
+  EXPECT_GT(slept.figures.counters.evictions, 1u);
 }
 
 // What autograd takes down of a thread's state when a backward pass begins must not keep the ops behind the wake unseen.

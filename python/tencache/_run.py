@@ -199,8 +199,9 @@ def _report(run: Live, options: Options) -> None:
     if text:
         sys.stderr.write(text if text.endswith("\n") else text + "\n")
     lines = [f"{_size(figures['peak_bytes'])} alive at once in {_size(figures['gpu_memory_bytes'])}; the largest op, "
-             f"{figures['largest_op']}, needs {_size(figures['largest_op_bytes'])}: the least --gpu-memory "
-             "that will do"]
+             f"{figures['largest_op']}, needs {_size(figures['largest_op_bytes'])}: " +
+             ("of those that were watched; --no-sleep watches all" if figures["steps_asleep"] else
+              "the least --gpu-memory that will do")]
     lines.append(_process_line(figures, options))
     if figures["bytes_left_in_files"]:
         lines.append(f"{_size(figures['bytes_left_in_files'])} were read from the files that they were loaded from")

@@ -36,7 +36,7 @@ def train(model, steps, loss, **options):
     return [parameter.detach().clone().numpy().tobytes() for parameter in model.parameters()]
 
 
-class Live(unittest.TestCase):
+class Program(unittest.TestCase):
     def both(self, program, policy="foresight", **options):
         """The report of a run that computed what PyTorch alone computes."""
         torch.manual_seed(1)
@@ -53,6 +53,8 @@ class Live(unittest.TestCase):
         self.assertLessEqual(report["deviations"], 1)
         self.assertIn(f"step {len(report['step_seconds'])}", report["first_deviation"] or "step 8")
 
+
+class Live(Program):
     def test_modules_that_are_made_in_the_loop_are_not_looked_for(self):
         """A loss, an activation within the model, and a copy of the model, in each step."""
         class Model(nn.Module):
@@ -151,6 +153,93 @@ class Live(unittest.TestCase):
             gc.collect()
             self.assertEqual(rows, 16)
         self.assertLess(run.report()["largest_op_bytes"], 1 << 20)
+
+
+class Sleep(Program):
+    """Of programs that fit, once the schedule is known."""
+
+    def test_all_but_the_first_steps_are_asleep_unless_somebody_has_to_see_them(self):
+        def program():
+            return train(layers(4), 8, lambda model, step: model(torch.randn(8, 128)).square().mean())
+        report = self.both(program, gpu_memory="16MiB")
+        self.assertEqual((report["steps_asleep"], report["ops"], report["deviations"]), (6, 0, 0))
+        self.assertEqual(len(report["step_seconds"]), 8)
+        peak = report["peak_bytes"]
+        report = self.both(program, gpu_memory="16MiB", sleep=False)
+        self.assertEqual(report["steps_asleep"], 0)
+        self.assertGreater(report["ops_on_schedule"], 100)
+        with tempfile.TemporaryDirectory() as folder:
+            report = self.both(program, gpu_memory="16MiB", timeline=os.path.join(folder, "timeline.json"))
+        self.assertEqual(report["steps_asleep"], 0)
+        report = self.both(program, gpu_memory=f"{peak // 2}B")
+        self.assertEqual(report["steps_asleep"], 0)
+        self.assertGreater(report["evictions"], 0)
+
+    def test_steps_that_grow_wake_it(self):
+        """Lists of tensors included: awake, such ops run in groups."""
+        for foreach in (False, True):
+            def program():
+                return train(layers(4), 14, lambda model, step: model(torch.randn(8 + 48 * step, 128)).square().mean(),
+                             foreach=foreach)
+            peak = self.both(program, gpu_memory="64MiB", sleep=False)["peak_bytes"]
+            for share in (0.6, 0.8, 0.95):
+                with self.subTest(foreach=foreach, share=share):
+                    report = self.both(program, gpu_memory=f"{int(share * peak)}B")
+                    self.assertGreater(report["evictions"], 0)
+                    self.assertGreater(report["steps_asleep"] + (share < 0.8), 0)
+
+    def test_code_outside_of_ops_while_asleep_and_after(self):
+        """Views of numpy read and write; a checkpoint; an evaluation; a copy of the model; a worker process."""
+        def program():
+            model, seen = layers(3), []
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            known = model[2].bias.detach().numpy()
+            for step in range(12):
+                loss = model(torch.randn(1024 if step == 9 else 8, 128)).square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                known[step] += 1
+                seen.append((loss.tolist(), known.tobytes()))
+                if step == 5:
+                    file = io.BytesIO()
+                    torch.save(model.state_dict(), file)
+                    file.seek(0)
+                    seen.append([value.numpy().tobytes() for value in torch.load(file).values()])
+                    with torch.no_grad():
+                        seen.append(model(torch.ones(4, 128)).numpy().tobytes())
+                    loader = torch.utils.data.DataLoader(torch.arange(8.0), batch_size=4, num_workers=1)
+                    seen.append([batch.tolist() for batch in loader])
+                if step == 7:
+                    import copy
+                    model[4].load_state_dict(copy.deepcopy(model[0]).state_dict())
+            return seen + [parameter.detach().clone().numpy().tobytes() for parameter in model.parameters()]
+        for memory, least in (("16MiB", 9), ("1600KiB", 6)):
+            with self.subTest(memory=memory):
+                report = self.both(program, gpu_memory=memory)
+                self.assertGreaterEqual(report["steps_asleep"], least)
+                self.assertEqual(report["evictions"] > 0, memory != "16MiB")
+
+    def test_a_process_group_keeps_it_awake(self):
+        def program():
+            model = layers(2)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for step in range(10):
+                if step == 5:
+                    with tempfile.TemporaryDirectory() as folder:
+                        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0,
+                                                             world_size=1)
+                model(torch.ones(4, 128)).sum().backward()
+                for parameter in model.parameters() if step >= 5 else ():
+                    torch.distributed.all_reduce(parameter.grad)
+                optimizer.step()
+                optimizer.zero_grad()
+            torch.distributed.destroy_process_group()
+            return [parameter.detach().clone().numpy().tobytes() for parameter in model.parameters()]
+        if not torch.distributed.is_available():
+            self.skipTest("this PyTorch has no torch.distributed")
+        report = self.both(program, gpu_memory="16MiB")
+        self.assertEqual(report["steps_asleep"], 3)  # until the group was made
 
 
 def storage_of(tensor):

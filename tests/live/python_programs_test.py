@@ -46,9 +46,11 @@ def run(program, policy, shares):
 
     plain = results()
     options = {"pace": False, "quiet": True, "settings": settings_of(policy)}
-    with tencache.live("on-demand", gpu_memory="4GiB", pace=False, quiet=True) as demand:
+    with tencache.live("on-demand", gpu_memory="4GiB", sleep=False, pace=False, quiet=True) as demand:
         assert results() == plain, "without a limit"
     need = demand.report()
+    with tencache.live(policy, gpu_memory="4GiB", **options):
+        assert results() == plain, "asleep"
     assert program not in IN_FILES or need["bytes_left_in_files"] > 0, need
     assert need["unadopted_bytes"] <= 0.01 * need["peak_bytes"], need
     rows = []

@@ -205,9 +205,13 @@ for step in range(8):
     optimizer.step()
     optimizer.zero_grad()
 """)
-        said = self.run_python("--gpu-memory", "8MiB", "--", program).stderr.splitlines()
+        said = self.run_python("--no-sleep", "--gpu-memory", "8MiB", "--", program).stderr.splitlines()
         self.assertRegex(said[0], r"the policy was blind for \d+ % of the ops, .* \(first in step 3: op ")
-        self.assertNotIn("blind", self.run_python("--gpu-memory", "8MiB", "--", self.program, "4").stderr)
+        self.assertNotIn("blind", self.run_python("--no-sleep", "--gpu-memory", "8MiB", "--", self.program, "4").stderr)
+        asleep = self.run_python("--gpu-memory", "8MiB", "--", program).stderr
+        self.assertNotIn("blind", asleep)
+        self.assertRegex(asleep, r"asleep +6 of 8 steps")
+        self.assertIn("--no-sleep watches all", asleep)
 
     def test_what_is_wrong_is_one_line(self):
         for words, expected in [(["-p", "best"], "best"), (["--gpu-memory", "x%"], "x%"),

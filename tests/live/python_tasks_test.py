@@ -321,7 +321,7 @@ def refusals(_):
     import tencache
     make_optimizer = make("adamw")
     plain = program(make_optimizer)
-    with tencache.live("foresight", gpu_memory="4GiB", pace=False, quiet=True) as run:
+    with tencache.live("foresight", gpu_memory="4GiB", pace=False, sleep=False, quiet=True) as run:
         program(make_optimizer)
     size = run.report()["largest_op_bytes"]
     with tencache.live("foresight", gpu_memory=f"{size}B", cpu_memory="1GiB", pace=False, quiet=True,

@@ -246,7 +246,7 @@ TEST(BoundTest, NoRunIsFaster) {
   check_all(22'000'000, 1000, {.policy = "foresight", .optimizer = true}, tally);
   // Else it would prove little.
   EXPECT_GT(tally.runs, case_count(5000));
-  EXPECT_GT(tally.beyond_compute, tally.runs / 5);
+  EXPECT_GE(tally.beyond_compute, tally.runs / 5);
   EXPECT_GT(tally.steady, tally.runs / 20);
   EXPECT_GT(tally.moved, tally.runs / 50);
   EXPECT_GT(tally.tight, tally.runs / 50);

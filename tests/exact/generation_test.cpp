@@ -71,7 +71,8 @@ TEST(TextGeneration, KeepsKeysAndValuesInPieces) {
   const Bytes token = 2 * options.model.key_value_heads * options.model.head_dimension * 2;  // keys and values, 16 bits
   const auto tokens = [&] {
     std::map<Count, int> sizes;  // how many pieces have room for so many tokens
-    for (const Tensor* piece : cache_of(generate(options))) ++sizes[piece->bytes / (3 * token)];
+    const Trace trace = generate(options);
+    for (const Tensor* piece : cache_of(trace)) ++sizes[piece->bytes / (3 * token)];
     return sizes;
   };
   EXPECT_THAT(tokens(), ElementsAre(std::pair(32, 4)));
@@ -136,11 +137,15 @@ TEST(TextGeneration, SaysInTheHeaderWhatComesOut) {
 // Ranks that share each layer: each has its heads' part of the cache.
 TEST(TextGeneration, IsShared) {
   GenerateOptions options = block("llama-3-8b");
-  Bytes alone = 0, shared = 0;
-  for (const Tensor* piece : cache_of(generate(options))) alone += piece->bytes;
+  const auto bytes = [&options] {
+    const Trace trace = generate(options);
+    Bytes sum = 0;
+    for (const Tensor* piece : cache_of(trace)) sum += piece->bytes;
+    return sum;
+  };
+  const Bytes alone = bytes();
   options.tensor_parallel = 2;
-  for (const Tensor* piece : cache_of(generate(options))) shared += piece->bytes;
-  EXPECT_EQ(shared, alone);
+  EXPECT_EQ(bytes(), alone);
 }
 
 // ---- Mixtures of experts. -------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class SwapFileTest : public testing::Test {
 };
 
 struct Buffer {
-  explicit Buffer(Bytes size) : bytes(size), data(static_cast<std::byte*>(std::aligned_alloc(4096, size))) {
+  explicit Buffer(Bytes size) : bytes(size), data(static_cast<std::byte*>(std::aligned_alloc(4096, round_up(size, 4096)))) {
     std::memset(data, 0, size);
   }
   ~Buffer() { std::free(data); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <utility>
 
 namespace tencache {
 
@@ -11,7 +12,8 @@ void ForesightFlow::start(const View& view) {
 }
 
 void ForesightFlow::on(const Event& event, const View& view, Actions& actions) {
-  if (!hear(event, view)) return;
+  const bool settled = std::exchange(settled_ns_, -1) == view.now;
+  if (!hear(event, view, settled)) return;
   known_.horizon.move(known_.needed, known_.shelves[0], known_.flights, known_.places, known_.future, view);
   const Ways& ways = known_.ways;
   for (const TierId tier : ways.sources) fetch_from(tier, view, actions);
@@ -20,10 +22,28 @@ void ForesightFlow::on(const Event& event, const View& view, Actions& actions) {
     if (store.by_gpu) clean_to(store.tier, view, actions);
   }
   if (ways.cpu != no_tier) host_.tend(known_, view, actions);
+  const bool issued = event.kind == EventKind::op_issued && event.device == Device::gpu;
+  if (issued && actions.list().empty()) settled_ns_ = view.now;
+}
+
+// What `hear` knows.
+bool ForesightFlow::hears(EventKind kind) {
+  switch (kind) {
+    case EventKind::schedule_deviated:
+    case EventKind::tensor_freed:
+    case EventKind::op_issued:
+    case EventKind::op_ready:
+    case EventKind::op_done:
+    case EventKind::transfer_done:
+    case EventKind::refused:
+      return true;
+    default:
+      return false;
+  }
 }
 
 // Whether there is something to decide about.
-bool ForesightFlow::hear(const Event& event, const View& view) {
+bool ForesightFlow::hear(const Event& event, const View& view, bool settled) {
   const bool gpu = event.device == Device::gpu;
   switch (event.kind) {
     case EventKind::schedule_deviated:
@@ -39,8 +59,7 @@ bool ForesightFlow::hear(const Event& event, const View& view) {
       return true;
     case EventKind::op_ready:
       if (!started_ || event.op == none || !gpu) return false;
-      known_.horizon.ready(known_.places, known_.future);
-      return true;
+      return known_.horizon.ready(known_.places, known_.future) || !settled;
     case EventKind::op_done:
       if (!started_ || event.op == none) return false;
       known_.done(event, view);
@@ -124,6 +143,7 @@ ChunkId ForesightFlow::to_clean(TierId to, Bytes underway) const {
 // ---- Steps 4 and 6: who leaves --------------------------------------------------------------------------------------
 
 void ForesightFlow::make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) {
+  settled_ns_ = -1;
   if (!started_ || request.tier >= known_.shelves.size()) {
     coldest_victims(request, view, victims);
     return;

@@ -21,12 +21,13 @@ class ForesightFlow {
 
   // From here on the schedule is known. O(accesses × log ops).
   void start(const View& view);
+  static bool hears(EventKind kind);
   void on(const Event& event, const View& view, Actions& actions);
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims);
   std::uint64_t fingerprint() const;
 
  private:
-  bool hear(const Event& event, const View& view);
+  bool hear(const Event& event, const View& view, bool settled);
   void fetch_from(TierId tier, const View& view, Actions& actions);
   void clean_to(TierId to, const View& view, Actions& actions);
   ChunkId to_clean(TierId to, Bytes underway) const;
@@ -38,6 +39,7 @@ class ForesightFlow {
   ForesightKnobs knobs_;
   Bytes window_;
   bool started_ = false;
+  Nanoseconds settled_ns_ = -1;  // the GPU got an op then, there was nothing to ask for, nothing has happened since
   Foreknowledge known_;
   HostCache host_;
 };

@@ -184,6 +184,7 @@ class Foresight final : public Policy {
     if (plan_.latest_first) std::reverse(groups.begin(), groups.end());
   }
 
+  bool hears(EventKind kind) const override { return kind == EventKind::profile_ready || ForesightFlow::hears(kind); }
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) {
       if (view.to_memory != nullptr) forgets_ = false;  // a live program may look at its values whenever it likes

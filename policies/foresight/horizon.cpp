@@ -1,6 +1,7 @@
 #include "policies/foresight/horizon.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tencache {
 
@@ -16,9 +17,9 @@ void Horizon::issued(OpIndex op, Bytes lacking, const OpPlaces& places, const Fu
   waits_for_ = lacking;
 }
 
-void Horizon::ready(const OpPlaces& places, const Future& future) {
+bool Horizon::ready(const OpPlaces& places, const Future& future) {
   in_use_ = future.alive(places.gpu());
-  waits_for_ = 0;
+  return std::exchange(waits_for_, 0) != 0;
 }
 
 void Horizon::done(OpIndex op, const OpPlaces& places, const Future& future) {

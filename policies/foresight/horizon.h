@@ -30,9 +30,10 @@ class Horizon {
   std::int64_t held_up_by() const { return held_up_by_; }
   Bytes needed_bytes() const { return needed_bytes_; }  // that ops before it lack
 
-  // The GPU was given the op and lacks so many bytes for it; it has them; it has done it.
+  // The GPU was given the op and lacks so many bytes for it; it has them (false: it did from the first, and what it
+  // makes is there); it has done it.
   void issued(OpIndex op, Bytes lacking, const OpPlaces& places, const Future& future);
-  void ready(const OpPlaces& places, const Future& future);
+  bool ready(const OpPlaces& places, const Future& future);
   void done(OpIndex op, const OpPlaces& places, const Future& future);
   // The op before the horizon needs them and the GPU has no copy; they were asked for.
   void need(OpIndex op, Bytes bytes);

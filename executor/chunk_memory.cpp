@@ -18,6 +18,7 @@ namespace tencache {
 namespace {
 
 constexpr Bytes segment_bytes = 256 * MiB;
+constexpr Bytes few_bytes = 64 * KiB;  // so much is filled where it stays mapped, which counts twice as resident
 
 constexpr Bytes memory_step = 256 * MiB;  // how often the computer's free memory is looked at while usage grows
 
@@ -29,8 +30,13 @@ auto find(auto& mappings, Bytes begin) {
 
 }  // namespace
 
-PinnedSegments::PinnedSegments(std::shared_ptr<Accelerator> accelerator, std::string tier, int file, Bytes file_bytes)
-    : accelerator_(std::move(accelerator)), tier_(std::move(tier)), file_(file), file_bytes_(file_bytes) {}
+PinnedSegments::PinnedSegments(std::shared_ptr<Accelerator> accelerator, bool hidden, std::string tier, int file,
+                               Bytes file_bytes)
+    : accelerator_(std::move(accelerator)),
+      hidden_(hidden),
+      tier_(std::move(tier)),
+      file_(file),
+      file_bytes_(file_bytes) {}
 
 PinnedSegments::~PinnedSegments() {
   for (std::size_t i = 0; i < segments_.size(); i++) {
@@ -44,7 +50,7 @@ Bytes PinnedSegments::bytes_of(std::size_t segment) const {
 }
 
 void PinnedSegments::cover(Bytes used_bytes) {
-  if (accelerator_ == nullptr) return;
+  if (accelerator_ == nullptr && !hidden_) return;
   while (segments_.size() * segment_bytes < used_bytes) {
     const Bytes bytes = bytes_of(segments_.size());
     const auto offset = static_cast<off_t>(segments_.size() * segment_bytes);
@@ -54,6 +60,10 @@ void PinnedSegments::cover(Bytes used_bytes) {
     }
     segments_.push_back(static_cast<std::byte*>(segment));
     pinned_.push_back(false);
+    if (hidden_ && ::madvise(segment, bytes, MADV_DONTFORK) != 0) {
+      throw Error("tier '" + tier_ + "': cannot keep memory from child processes: " + std::strerror(errno));
+    }
+    if (accelerator_ == nullptr) continue;
     // What was refused once is refused again.
     pinned_.back() = refusal_.empty() && accelerator_->pin(segments_.back(), bytes, refusal_);
   }
@@ -67,6 +77,12 @@ void PinnedSegments::locate(const Extent& extent, Bytes bytes, std::vector<HostP
     pieces.push_back({segments_[offset / segment_bytes] + offset % segment_bytes, part});
     done += part;
   }
+}
+
+std::byte* PinnedSegments::address(const Extent& extent) const {
+  const Bytes segment = extent.offset / segment_bytes;
+  if ((extent.offset + extent.bytes - 1) / segment_bytes != segment) return nullptr;
+  return segments_[segment] + extent.offset % segment_bytes;
 }
 
 AlignedBuffer aligned_buffer(Bytes bytes, std::byte content) {
@@ -95,7 +111,7 @@ ChunkMemory::ChunkMemory(std::string name, Bytes capacity, Bytes granularity, Op
       memory_(::memfd_create(("tencache " + name_).c_str(), MFD_CLOEXEC)),
       addresses_(name_),
       hidden_(name_),
-      segments_(options_.accelerator, name_, memory_.get(), pages_.capacity()) {
+      segments_(options_.accelerator, options_.raw_access, name_, memory_.get(), pages_.capacity()) {
   TENCACHE_CHECK(granularity % page_bytes == 0);
   if (!memory_.open()) throw Error("tier '" + name_ + "': no memory file: " + std::strerror(errno));
   if (::ftruncate(memory_.get(), static_cast<off_t>(pages_.capacity())) != 0) {
@@ -226,11 +242,25 @@ std::shared_ptr<HiddenPages> ChunkMemory::hidden_at(TensorId tensor, Bytes begin
   return mapping_at(tensor, begin).hidden;
 }
 
-// Where the pages of scratch_ are to be mapped first.
+// Where the pages of scratch_ are to be filled first: maps them there.
 std::shared_ptr<HiddenPages> ChunkMemory::hide(std::byte* address, Bytes bytes, bool read_only) {
   auto hidden = std::make_shared<HiddenPages>();
   hidden->read_only = read_only;
+  if (scratch_.size() == 1 && bytes <= few_bytes) {
+    if (std::byte* const from = segments_.address(scratch_.front())) {
+      hidden->file = memory_.get();
+      hidden->offset = scratch_.front().offset;
+      hidden->parts = {{from, address, bytes}};
+      return hidden;
+    }
+  }
   std::byte* const from = hidden_.take(bytes);
+  try {
+    map_extents(from, scratch_, bytes);
+  } catch (...) {
+    hidden_.give(from, bytes);
+    throw;
+  }
   Bytes done = 0;
   for (const Extent& extent : scratch_) {
     const Bytes part = std::min(extent.bytes, bytes - done);
@@ -239,6 +269,13 @@ std::shared_ptr<HiddenPages> ChunkMemory::hide(std::byte* address, Bytes bytes, 
     done += part;
   }
   return hidden;
+}
+
+// They are to be unmapped.
+void ChunkMemory::unhide(const HiddenPages& hidden, Bytes bytes) {
+  if (hidden.file >= 0) return;
+  if (!hidden.shown) protect(hidden.parts.front().from, bytes);  // a copy was given up
+  hidden_.give(hidden.parts.front().from, bytes);
 }
 
 void ChunkMemory::map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset, bool hidden) {
@@ -267,15 +304,15 @@ void ChunkMemory::map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset
   }
   const Nanoseconds start = clock_ns();
   try {
+    check_memory_left();
+    segments_.cover(pages_.high_water());
     if (hidden) {
       let_go_of(of.address);  // parked pages would be seen
       mapping.hidden = hide(of.address + begin, mapping.bytes, of.exposed);
+    } else {
+      map_extents(of.address + begin, scratch_, mapping.bytes);
     }
-    check_memory_left();
-    segments_.cover(pages_.high_water());
-    map_extents(hidden ? mapping.hidden->parts.front().from : of.address + begin, scratch_, mapping.bytes);
   } catch (...) {
-    if (mapping.hidden != nullptr) hidden_.give(mapping.hidden->parts.front().from, mapping.bytes);
     for (const Extent& extent : scratch_) pages_.give(extent);
     throw;
   }
@@ -363,11 +400,9 @@ void ChunkMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
   TENCACHE_CHECK(mapping != of.mappings.end() && mapping->begin == begin);
   TENCACHE_CHECK(mapping->bytes == round_up(bytes, page_bytes));
   const std::shared_ptr<HiddenPages> hidden = std::exchange(mapping->hidden, nullptr);
-  if (hidden != nullptr) {
-    if (!hidden->shown) protect(hidden->parts.front().from, mapping->bytes);  // a copy was given up
-    hidden_.give(hidden->parts.front().from, mapping->bytes);
-  }
-  if (of.retired && !of.exposed && (hidden == nullptr || hidden->shown)) {
+  if (hidden != nullptr) unhide(*hidden, mapping->bytes);
+  const bool parks = options_.parks && !options_.addressed;
+  if (parks || (of.retired && !of.exposed && (hidden == nullptr || hidden->shown))) {
     park(of.address, std::move(*mapping));
   } else {
     const Nanoseconds start = clock_ns();

@@ -7,7 +7,8 @@
 //
 // Mapping costs tenths of a microsecond a page, and a training program allocates the same activations in each step. So
 // the pages of a retired tensor stay mapped at its addresses (parked) until a tensor of the same size takes both over,
-// or until the pages are needed elsewhere. Parked pages count as free. Evicted chunks are never parked.
+// or until the pages are needed elsewhere. Parked pages count as free. Evicted chunks are parked only where nobody but
+// copies touches them (ChunkMemoryOptions::parks): a chunk that comes back finds its pages mapped.
 //
 // Pages are populated at once (MAP_POPULATE): a page fault costs ten times as much as populating in bulk (measured by
 // `calibrate`). Pages never touched before are zeroed by the kernel, which is slow (a fraction of a GB/s on a virtual
@@ -37,12 +38,12 @@
 
 namespace tencache {
 
-// A file in memory mapped once more, in segments that are locked for an accelerator's copies as they come into use.
-// Not thread-safe.
+// A file in memory mapped once more, in segments as they come into use: locked for an accelerator's copies, or for
+// filling pages that are not shown yet, of which child processes have nothing. Not thread-safe.
 class PinnedSegments {
  public:
-  // Without an accelerator there are none. The file stays open; `tier` is for messages.
-  PinnedSegments(std::shared_ptr<Accelerator> accelerator, std::string tier, int file, Bytes file_bytes);
+  // With neither an accelerator nor `hidden` there are none. The file stays open; `tier` is for messages.
+  PinnedSegments(std::shared_ptr<Accelerator> accelerator, bool hidden, std::string tier, int file, Bytes file_bytes);
   ~PinnedSegments();
   PinnedSegments(const PinnedSegments&) = delete;
   PinnedSegments& operator=(const PinnedSegments&) = delete;
@@ -51,6 +52,8 @@ class PinnedSegments {
   void cover(Bytes used_bytes);
   // Appends where the first `bytes` of the extent lie; they are covered.
   void locate(const Extent& extent, Bytes bytes, std::vector<HostPiece>& pieces) const;
+  // Where the covered extent lies, or null if it lies in several segments.
+  std::byte* address(const Extent& extent) const;
   // Why a segment could not be locked; empty if all of them are.
   const std::string& refusal() const { return refusal_; }
 
@@ -58,6 +61,7 @@ class PinnedSegments {
   Bytes bytes_of(std::size_t segment) const;
 
   std::shared_ptr<Accelerator> accelerator_;
+  bool hidden_;
   std::string tier_;
   int file_;
   Bytes file_bytes_;
@@ -77,6 +81,7 @@ AlignedBuffer aligned_buffer(Bytes bytes, std::byte content);
 struct ChunkMemoryOptions {
   bool addressed = false;  // the caller gives offsets (best fit, fixed buffers, …); otherwise pages come from anywhere
   bool populate = true;    // map pages at once; false leaves it to page faults
+  bool parks = false;      // evicted chunks; not with `addressed`
   bool raw_access = false;                             // HostMachineOptions
   bool prefault = false;                               // touch the whole capacity in the constructor
   std::shared_ptr<Accelerator> accelerator = nullptr;  // that copies from and to these pages
@@ -145,6 +150,7 @@ class ChunkMemory final : public TierMemory {
 
   void map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset, bool hidden);
   std::shared_ptr<HiddenPages> hide(std::byte* address, Bytes bytes, bool read_only);
+  void unhide(const HiddenPages& hidden, Bytes bytes);
   const Mapping& mapping_at(TensorId tensor, Bytes begin) const;
   void map_extents(std::byte* at, const std::vector<Extent>& extents, Bytes bytes);
   void protect(std::byte* at, Bytes bytes);

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string>
 
 #include "core/error.h"
 
@@ -27,11 +28,25 @@ void move(const HiddenPages::Part& part, bool read_only) {
   }
 }
 
+void map(const HiddenPages& pages) {
+  const HiddenPages::Part& part = pages.parts.front();
+  const int access = pages.read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+  const int flags = MAP_SHARED | MAP_FIXED | MAP_POPULATE;
+  if (::mmap(part.to, part.bytes, access, flags, pages.file, static_cast<off_t>(pages.offset)) == MAP_FAILED) {
+    throw Error("cannot map " + format_bytes(part.bytes) + " of memory at its address: " + std::strerror(errno) +
+                (errno == ENOMEM ? "; too many mappings: raise vm.max_map_count (sysctl)" : ""));
+  }
+  if (::madvise(part.to, part.bytes, MADV_DONTFORK) != 0) {
+    throw Error(std::string("cannot keep memory from child processes: ") + std::strerror(errno));
+  }
+}
+
 }  // namespace
 
 void show(HiddenPages& pages) {
   const std::lock_guard lock(pages.mutex);
   pages.shown = true;  // in parts, if the system refuses one
+  if (pages.file >= 0) return map(pages);
   for (const HiddenPages::Part& part : pages.parts) move(part, pages.read_only);
 }
 

@@ -17,12 +17,16 @@ struct HiddenPages {
     Bytes bytes = 0;            // whole pages
   };
   std::vector<Part> parts;
+  // Of a few pages: `from` stays mapped, and the file is mapped once more at `to`, which is cheaper than to move them.
+  int file = -1;           // -1: they are moved
+  Bytes offset = 0;        // of the only part
   std::mutex mutex;        // held while they move
   bool read_only = false;  // once shown
   std::atomic<bool> shown = false;
 };
 
-// Moves the pages; `from` is reserved addresses then. On any thread, once. Throws Error if the system refuses.
+// Moves the pages; `from` is reserved addresses then. On any thread, once. Child processes get none of what is shown.
+// Throws Error if the system refuses.
 void show(HiddenPages& pages);
 // Whether they are shown, all of them. If not, they will be read-only or not as said here. Waits while they move:
 // whoever changed the access to `to` meanwhile would open reserved addresses, which read as zeros.

@@ -16,6 +16,7 @@ namespace {
 // A lane later than this behind its link's figures is slow, not badly scheduled: it starts afresh.
 constexpr Nanoseconds catch_up_ns = 500'000;
 constexpr std::uint8_t op_lanes = 2;
+constexpr Bytes small_bytes = 64 * KiB;  // copied in the time of two hand-overs
 
 // Copies over one link, with the faults that are planned for them.
 class CopyRunner final : public LaneRunner {
@@ -176,7 +177,9 @@ Fence HostMachine::submit(const CopyCommand& copy, Tag tag) {
     std::vector<FileBlock>& blocks = work.copy.blocks;
     if (work.fault.in_file && !blocks.empty()) blocks[work.fault.block % blocks.size()].fault = work.fault.in_file;
   }
-  return lanes_->enqueue(copy.link, std::move(work));
+  const bool held = holds_ && work.copy.kind == CopyWork::Kind::memory && copy.bytes <= small_bytes;
+  held_ |= held;
+  return lanes_->enqueue(copy.link, std::move(work), held);
 }
 
 Fence HostMachine::execute(const OpCommand& op, Tag tag) {

@@ -16,8 +16,8 @@
 // that were mapped when they were submitted: `map` comes before `submit`; `unmap` and `tensor_destroyed` come after
 // everything submitted that touches the chunk.
 //
-// Threading: calls of Machine come from one thread at a time. `wait`, `wait_for`, `stop`, `submitted`, `now`,
-// `address`, `bytes` and `last_error` may be called from any thread at any time.
+// Threading: calls of Machine come from one thread at a time. `wait`, `wait_for`, `await`, `take`, `stop`, `submitted`,
+// `now`, `address`, `bytes` and `last_error` may be called from any thread at any time.
 #pragma once
 
 #include <chrono>
@@ -25,6 +25,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/fault_plan.h"
@@ -78,9 +79,21 @@ class HostMachine final : public Machine {
   void initialise(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
 
   // Waits for the next completion even while nothing is under way. False at the time limit and after `stop`.
-  bool wait_for(Completion& completion, std::chrono::nanoseconds limit) { return lanes_->wait_for(completion, limit); }
+  bool wait_for(Completion& completion, std::chrono::nanoseconds limit) { return await(limit) && take(completion); }
+  // The same in two: until there is one; what is there.
+  bool await(std::chrono::nanoseconds limit) { return lanes_->await(limit); }
+  bool take(Completion& completion) { return lanes_->take(completion); }
   // Copies and ops so far; each completes once.
   std::uint64_t submitted() const { return lanes_->submitted(); }
+  // Who is going to wait for small copies makes them itself: to hand one over to a thread and to hear of its end takes
+  // longer. From `hold` to `start`, on the thread that calls Machine, links leave them to `run_one`, which makes one,
+  // and is false if there is none; `start` gives the links what is left. Paced links make all of theirs.
+  void hold() { holds_ = !options_.pace && !faults_; }
+  bool run_one() { return held_ && lanes_->run_one(); }
+  void start() {
+    holds_ = false;
+    if (std::exchange(held_, false)) lanes_->start();
+  }
   // From now on `wait` and `wait_for` return false, also those that wait already.
   void stop() { lanes_->stop(); }
 
@@ -101,7 +114,7 @@ class HostMachine final : public Machine {
   void conceal(TensorId tensor) { memory_->conceal(tensor); }
   void open_for_writing(TensorId tensor) { memory_->open_for_writing(tensor); }
 
-  // The tensor's constant address in a memory tier.
+  // The tensor's constant address in a memory tier; below the first one, once it has a chunk there.
   std::byte* address(TensorId tensor, TierId tier = 0) const { return memory_->address(tensor, tier); }
   Bytes bytes(TensorId tensor) const { return memory_->bytes(tensor); }
   TierId tier_of_lane(std::uint8_t lane) const { return lane == 0 ? TierId{0} : cpu_tier_; }
@@ -132,6 +145,7 @@ class HostMachine final : public Machine {
   OpBodies& bodies_;
   Options options_;
   TierId cpu_tier_ = no_tier;
+  bool holds_ = false, held_ = false;  // small copies; any since `hold`
   std::optional<FaultInjector> faults_;
   std::optional<HostMemory> memory_;
   std::vector<const CopyLane*> links_;  // of the lanes, for what they say of themselves

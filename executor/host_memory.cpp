@@ -78,6 +78,7 @@ void HostMemory::build(TierId at, const HostMachineOptions& options) {
   ChunkMemoryOptions memory;
   memory.addressed = !options.addressed.empty() && options.addressed[at];
   memory.populate = options.populate;
+  memory.parks = at != 0;
   memory.prefault = options.prefault;
   memory.raw_access = at == 0 && options.raw_access;
   memory.accelerator = options.accelerator;
@@ -98,6 +99,7 @@ void HostMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Place place, Map
     if (!tier.files->has(tensor, begin)) take_slot(*tier.files, tensor, begin, bytes);
   } else {
     if (faults_) faults_->next_room(place.tier, bytes);
+    if (!tier.has(tensor)) give_addresses(tier, tensor, tiers_[0].memory->bytes(tensor));
     if (tier.raw_access && what == MappedFor::copy) {
       tier.pages->map_hidden(tensor, begin, bytes, place.offset);
     } else {
@@ -122,20 +124,28 @@ void HostMemory::store_in_file(TensorId tensor, Bytes begin, Bytes bytes, TierId
 }
 
 void HostMemory::create(TensorId tensor, Bytes bytes) {
-  for (const TierStore& tier : tiers_) {
-    if (tier.memory != nullptr) tier.memory->create(tensor, bytes);
-  }
+  TENCACHE_CHECK(!tiers_[0].has(tensor));
+  give_addresses(tiers_[0], tensor, bytes);
+}
+
+void HostMemory::give_addresses(TierStore& tier, TensorId tensor, Bytes bytes) {
+  tier.memory->create(tensor, bytes);
+  if (tensor >= tier.tensors.size()) tier.tensors.resize(tensor + std::size_t{1}, 0);
+  tier.tensors[tensor] = 1;
 }
 
 void HostMemory::retire(TensorId tensor) {
   for (const TierStore& tier : tiers_) {
-    if (tier.memory != nullptr) tier.memory->retire(tensor);
+    if (tier.has(tensor)) tier.memory->retire(tensor);
   }
 }
 
 void HostMemory::destroy(TensorId tensor) {
-  for (const TierStore& tier : tiers_) {
-    if (tier.memory != nullptr) tier.memory->destroy(tensor);
+  for (TierStore& tier : tiers_) {
+    if (tier.has(tensor)) {
+      tier.memory->destroy(tensor);
+      tier.tensors[tensor] = 0;
+    }
     if (tier.files != nullptr) tier.files->give_all(tensor);
   }
 }

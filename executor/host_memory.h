@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -106,12 +107,16 @@ class HostMemory {
   // Memory or files.
   struct TierStore {
     std::unique_ptr<TierMemory> memory;
-    ChunkMemory* pages = nullptr;  // `memory`, if the host can touch it
-    bool raw_access = false;       // what is copied in shows at the tensor's address when it is whole
+    ChunkMemory* pages = nullptr;       // `memory`, if the host can touch it
+    bool raw_access = false;            // what is copied in shows at the tensor's address when it is whole
+    std::vector<std::uint8_t> tensors;  // by tensor: it has addresses; below the first tier, once it has a chunk there
     std::unique_ptr<SwapFiles> files;
+
+    bool has(TensorId tensor) const { return tensor < tensors.size() && tensors[tensor] != 0; }
   };
 
   void build(TierId tier, const HostMachineOptions& options);
+  void give_addresses(TierStore& tier, TensorId tensor, Bytes bytes);
   void take_slot(SwapFiles& files, TensorId tensor, Bytes begin, Bytes bytes);
   std::byte* memory_of(const CopyCommand& copy, Place place, bool staging) const;
   std::vector<HostPiece> pieces_of(const CopyCommand& copy, Place place, bool staging) const;

@@ -45,12 +45,13 @@ void WorkLanes::close() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-Fence WorkLanes::enqueue(std::size_t at, LaneWork work) {
+Fence WorkLanes::enqueue(std::size_t at, LaneWork work, bool may_wait) {
   const MutexLock lock(mutex_);
   Lane& lane = *lanes_[at];
   Queued& queued = lane.queue.emplace_back();
   queued.work = std::move(work);
   queued.fence = ++last_fence_;
+  queued.may_wait = may_wait;
   queued.ready_ns = now();
   if (!lane.copies) {
     // The op may write what a cancelled copy still reads: it waits until the copy has noticed.
@@ -61,8 +62,48 @@ Fence WorkLanes::enqueue(std::size_t at, LaneWork work) {
     }
   }
   pending_[queued.fence] = {&lane, &queued, {}};
-  if (lane.queue.size() == 1 && lane.ready()) lane.wake.notify_one();
+  if (lane.queue.size() == 1) wake(lane);
   return queued.fence;
+}
+
+// For the front one, which its thread has not seen.
+void WorkLanes::wake(Lane& lane) {
+  if (!lane.ready()) return;
+  lane.waits = lane.queue.front().may_wait;
+  if (!lane.waits) lane.wake.notify_one();
+}
+
+void WorkLanes::start() {
+  const MutexLock lock(mutex_);
+  for (const auto& lane : lanes_) {
+    if (std::exchange(lane->waits, false)) lane->wake.notify_one();
+  }
+}
+
+bool WorkLanes::run_one() {
+  MutexLock lock(mutex_);
+  Lane* const lane = waiting();
+  if (lane == nullptr) return false;
+  const Queued& queued = begin(*lane);
+  lock.unlock();
+  LaneOutcome outcome = run(*lane, queued);
+  lock.lock();
+  complete(*lane, std::move(outcome));
+  wake(*lane);
+  return true;
+}
+
+// A lane whose thread was not woken for the front one, which may run; null: there is none.
+WorkLanes::Lane* WorkLanes::waiting() {
+  const auto found = std::ranges::find_if(lanes_, [](const auto& lane) { return lane->waits && lane->ready(); });
+  return found == lanes_.end() ? nullptr : found->get();
+}
+
+// The front one, which stays where it is: the queue only grows behind it.
+const WorkLanes::Queued& WorkLanes::begin(Lane& lane) {
+  lane.waits = false;
+  lane.running = true;
+  return lane.queue.front();
 }
 
 void WorkLanes::cancel(Fence fence) {
@@ -79,12 +120,12 @@ void WorkLanes::serve(Lane& lane) {
   while (true) {
     while (!closing_ && !lane.ready()) lane.wake.wait(lock);
     if (closing_) return;
-    const Queued& queued = lane.queue.front();  // stays where it is: the queue only grows behind it
-    lane.running = true;
+    const Queued& queued = begin(lane);
     lock.unlock();
     LaneOutcome outcome = run(lane, queued);
     lock.lock();
     complete(lane, std::move(outcome));
+    arrived_.notify_all();
   }
 }
 
@@ -117,7 +158,6 @@ void WorkLanes::complete(Lane& lane, LaneOutcome outcome) {
   const Completion completion = lane.finish(outcome, now());
   if (outcome.status == CompletionStatus::failed) last_error_ = std::move(outcome.message);
   completions_.push_back(completion);
-  arrived_.notify_all();
 
   const auto over = pending_.find(completion.fence);
   TENCACHE_CHECK(over != pending_.end());
@@ -144,11 +184,16 @@ bool WorkLanes::wait(Completion& completion) {
   return take_completion(completion);
 }
 
-bool WorkLanes::wait_for(Completion& completion, std::chrono::nanoseconds limit) {
+bool WorkLanes::await(std::chrono::nanoseconds limit) {
   const auto until = std::chrono::steady_clock::now() + limit;
   MutexLock lock(mutex_);
   while (!stopped_ && completions_.empty() && arrived_.wait_until(lock, until)) {
   }
+  return !stopped_ && !completions_.empty();
+}
+
+bool WorkLanes::take(Completion& completion) {
+  const MutexLock lock(mutex_);
   return take_completion(completion);
 }
 

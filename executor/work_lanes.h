@@ -55,13 +55,19 @@ class WorkLanes {
   WorkLanes(const WorkLanes&) = delete;
   WorkLanes& operator=(const WorkLanes&) = delete;
 
-  Fence enqueue(std::size_t lane, LaneWork work);
+  // `may_wait`: its thread is not woken for it if the lane is idle, until `start`; `run_one` may run it before.
+  Fence enqueue(std::size_t lane, LaneWork work, bool may_wait = false);
+  void start();
+  // Runs one that waits so, on the calling thread; false if there is none. Its completion is there then.
+  bool run_one();
   // Of a copy; one that is over, or an op, goes on.
   void cancel(Fence fence);
   // The next completion. False if nothing is under way, and after `stop`.
   bool wait(Completion& completion);
-  // Waits even while nothing is under way. False at the time limit, and after `stop`.
-  bool wait_for(Completion& completion, std::chrono::nanoseconds limit);
+  // Waits until there is one, even while nothing is under way. False at the time limit, and after `stop`.
+  bool await(std::chrono::nanoseconds limit);
+  // False if there is none, and after `stop`.
+  bool take(Completion& completion);
   void stop();
   // So far; each has a completion in the end, whatever becomes of it.
   std::uint64_t submitted() const;
@@ -73,6 +79,7 @@ class WorkLanes {
   struct Queued {
     LaneWork work;
     Fence fence = 0;
+    bool may_wait = false;
     std::uint32_t blockers = 0;  // of an op: cancelled copies that it waits for
     Nanoseconds ready_ns = 0;
     std::atomic<bool> cancelled = false;
@@ -83,11 +90,12 @@ class WorkLanes {
     bool copies = false;
     std::deque<Queued> queue;
     bool running = false;  // the front one
+    bool waits = false;    // its thread was not woken for the front one
     Nanoseconds last_end_ns = 0;
     Condition wake;
 
     // Whether the front one may run.
-    bool ready() const { return !queue.empty() && queue.front().blockers == 0; }
+    bool ready() const { return !running && !queue.empty() && queue.front().blockers == 0; }
     // Whether a cancelled copy still reads; it has not noticed yet.
     bool reads_for_nothing() const { return copies && running && queue.front().cancelled; }
     // Takes the front one off: its completion, from a moment after the one ahead was over. Spans do not overlap.
@@ -102,6 +110,9 @@ class WorkLanes {
 
   void close();
   void serve(Lane& lane);
+  void wake(Lane& lane) TENCACHE_REQUIRES(mutex_);
+  Lane* waiting() TENCACHE_REQUIRES(mutex_);
+  const Queued& begin(Lane& lane) TENCACHE_REQUIRES(mutex_);
   LaneOutcome run(Lane& lane, const Queued& queued) const;
   void complete(Lane& lane, LaneOutcome outcome) TENCACHE_REQUIRES(mutex_);
   bool take_completion(Completion& completion) TENCACHE_REQUIRES(mutex_);

@@ -15,7 +15,8 @@ Engine::Engine(const MachineSpec& spec, Machine& machine, Policy& policy, const 
       state_(spec, machine, policy, program, options_.timeline),
       session_(policy, first_view(), state_.moment, *state_.program, state_.ledger, mover_, options_),
       mover_(state_, session_),
-      runner_(state_, session_, mover_, policy.requirements().governed) {
+      runner_(state_, session_, mover_, policy.requirements().governed),
+      live_(dynamic_cast<LiveProgram*>(state_.program.get())) {
   if (options_.log != nullptr) options_.log->pretended = machine.pretends();
 }
 
@@ -25,12 +26,6 @@ View Engine::first_view() const {
   view.link_load = state_.transfers.link_load();
   view.rehearsals = &options_.rehearse;
   return view;
-}
-
-LiveProgram& Engine::live() {
-  auto* program = dynamic_cast<LiveProgram*>(state_.program.get());
-  TENCACHE_CHECK(program != nullptr);
-  return *program;
 }
 
 // ---- The door -------------------------------------------------------------------------------------------------------
@@ -120,7 +115,7 @@ void Engine::take(input::Begin& begin) {
   op.times.op = begin.op;
   op.times.iteration = state_.moment.iteration;
   op.external = true;
-  op.own_uses = std::move(begin.uses);
+  op.own_uses.swap(begin.uses);
   op.uses = op.own_uses;
   issue(0);
 }
@@ -287,7 +282,7 @@ bool Engine::start_where_laid_out(TensorId tensor, ChunkId chunk) {
 
 // The last iteration ends with its ops: transfers that none will need are not part of it.
 void Engine::finish_if_done() {
-  if (!finished_ && state_.lanes.empty() && state_.program->all_done()) cross_boundary();
+  if (live_ == nullptr && !finished_ && state_.lanes.empty() && state_.program->all_done()) cross_boundary();
 }
 
 void Engine::give_up(const OutOfMemory& reason) {
@@ -338,6 +333,7 @@ void Engine::pump() {
 bool Engine::advance_lane(std::uint8_t index) {
   const OpLane& lane = state_.lanes[index];
   bool progress = false;
+  if (!lane.waiting && live_ != nullptr && live_->pending(index) == 0) return false;
   if (lane.waiting) {
     if (!runner_.go_on(index)) return false;
     progress = true;

@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/check.h"
 #include "core/engine/engine_state.h"
 #include "core/engine/event_log.h"
 #include "core/engine/input.h"
@@ -90,7 +91,9 @@ class Engine {
   void destroy(TensorId tensor, Nanoseconds now) { enter(now, input::Destroy{tensor}); }
   // `op` is its place in the recorded schedule, `none` if it has none.
   void begin(OpIndex op, std::span<const Use> uses, Nanoseconds now) {
-    enter(now, input::Begin{op, {uses.begin(), uses.end()}});
+    begin_.op = op;
+    begin_.uses.assign(uses.begin(), uses.end());
+    enter(now, begin_);
   }
   // Room for a tensor created inside the running op.
   void allocate(TensorId tensor, Nanoseconds now) { enter(now, input::Allocate{tensor}); }
@@ -178,7 +181,10 @@ class Engine {
   void take(input::Pin& pin);
   void take(input::Unpin& unpin);
 
-  LiveProgram& live();
+  LiveProgram& live() {
+    TENCACHE_CHECK(live_ != nullptr);
+    return *live_;
+  }
   View first_view() const;
   void place_initially(TensorId tensor);
   void initialise(TensorId tensor, ChunkId chunk, TierId tier);
@@ -202,6 +208,8 @@ class Engine {
   PolicySession session_;
   Mover mover_;
   OpRunner runner_;
+  LiveProgram* const live_;            // the program, if it is one
+  input::Begin begin_;                 // the last one, for the memory of its list
   bool finished_ = false;              // of an owned program; then nothing starts any more
   std::optional<OutOfMemory> misfit_;  // why it does not fit; then finished_
 };

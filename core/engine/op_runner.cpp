@@ -25,6 +25,7 @@ void OpRunner::issue(std::uint8_t index) {
   ActiveOp& op = lane.active.back();
   op.times.issued_ns = state_.moment.now;
   lane.waiting = true;
+  __builtin_prefetch(state_.program->op(op.times.op));  // for the ledger: caches may have lost it since the last step
   if (index == 0) {
     if (const auto module = state_.program->module_of(op.times.op)) enter_module(*module);
     count_hits(op);

@@ -50,24 +50,29 @@ void EngineFeed::leak_memory() {
 bool EngineFeed::idle() const { return machine_->submitted() == completions_; }
 
 void EngineFeed::feed() {
-  Completion completion;
   while (!stopping_) {
-    if (!machine_->wait_for(completion, patience)) continue;
+    if (!machine_->await(patience)) continue;
     const MutexLock lock(mutex);
+    take_completions();
+    wake();
+  }
+}
+
+// All that there are, in order: nobody takes one without the mutex.
+void EngineFeed::take_completions() {
+  for (Completion completion; machine_->take(completion);) {
     ++completions_;
     const std::size_t before = timeline_ != nullptr ? timeline_->spans.size() : 0;
     try {
-      if (failure_ == nullptr) {
-        engine_->handle(completion);
-        // Whoever reads the timeline may have emptied it meanwhile.
-        std::span<Span> spans;
-        if (timeline_ != nullptr) spans = timeline_->spans;
-        handled_(spans.subspan(std::min(before, spans.size())));
-      }
+      if (failure_ != nullptr) continue;
+      engine_->handle(completion);
+      // Whoever reads the timeline may have emptied it meanwhile.
+      std::span<Span> spans;
+      if (timeline_ != nullptr) spans = timeline_->spans;
+      handled_(spans.subspan(std::min(before, spans.size())));
     } catch (...) {
       failure_ = std::current_exception();
     }
-    changed_.notify_all();
   }
 }
 

@@ -37,6 +37,12 @@ class EngineFeed {
   // Its own functions say which of them any thread may call.
   HostMachine& machine() const { return *machine_; }
   Nanoseconds now() const { return machine_->now(); }
+  // The time of a call: one look at the clock for all that it tells the engine. Another one after it has waited.
+  Nanoseconds moment() TENCACHE_REQUIRES(mutex) {
+    if (moment_ns_ < 0) moment_ns_ = now();
+    return moment_ns_;
+  }
+  void new_moment() TENCACHE_REQUIRES(mutex) { moment_ns_ = -1; }
   Engine& engine() TENCACHE_REQUIRES(mutex) { return *engine_; }
   const Engine& engine() const TENCACHE_REQUIRES(mutex) { return *engine_; }
   // Calls the engine, which may throw anything: then nobody calls it any more.
@@ -48,6 +54,23 @@ class EngineFeed {
       fail(std::current_exception());
       throw;
     }
+  }
+  // Who waits for what it tells the engine: while it lives, small copies are left for `help`, which makes one on this
+  // thread and tells the engine. False if there is none; all others are made by threads of the machine.
+  class Helper {
+   public:
+    explicit Helper(EngineFeed& feed) : machine_(feed.machine()) { machine_.hold(); }
+    ~Helper() { machine_.start(); }
+    Helper(const Helper&) = delete;
+    Helper& operator=(const Helper&) = delete;
+
+   private:
+    HostMachine& machine_;
+  };
+  bool help() TENCACHE_REQUIRES(mutex) {
+    if (!machine_->run_one()) return false;
+    take_completions();
+    return true;
   }
   // Nothing is under way on the machine.
   bool idle() const TENCACHE_REQUIRES(mutex);
@@ -61,8 +84,16 @@ class EngineFeed {
   const std::exception_ptr& failure() const TENCACHE_REQUIRES(mutex) { return failure_; }
 
   // A completion was handled, or the owner called `wake`.
-  void wait(MutexLock& lock) TENCACHE_REQUIRES(mutex) { changed_.wait(lock); }
-  void wake() { changed_.notify_all(); }
+  void wait(MutexLock& lock) TENCACHE_REQUIRES(mutex) {
+    machine_->start();
+    ++waiting_;
+    changed_.wait(lock);
+    --waiting_;
+    new_moment();
+  }
+  void wake() TENCACHE_REQUIRES(mutex) {
+    if (waiting_ > 0) changed_.notify_all();
+  }
 
   // Ends the thread, and the waiting of the machine. Not holding the mutex.
   void stop();
@@ -71,6 +102,7 @@ class EngineFeed {
 
  private:
   void feed();
+  void take_completions() TENCACHE_REQUIRES(mutex);
 
   std::unique_ptr<HostMachine> machine_;
   std::unique_ptr<Engine> engine_;  // called holding the mutex only
@@ -78,6 +110,8 @@ class EngineFeed {
   Handled handled_;
   std::uint64_t completions_ TENCACHE_GUARDED_BY(mutex) = 0;  // taken so far
   std::exception_ptr failure_ TENCACHE_GUARDED_BY(mutex);
+  Nanoseconds moment_ns_ TENCACHE_GUARDED_BY(mutex) = -1;  // -1: not looked at yet
+  int waiting_ TENCACHE_GUARDED_BY(mutex) = 0;             // threads that wait for `changed_`
   Condition changed_;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;

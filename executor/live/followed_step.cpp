@@ -32,31 +32,23 @@ void FollowedStep::begin_step() {
   next_boundary_ = 0;
 }
 
-bool FollowedStep::matches(std::string_view name, const Op& op, std::span<const Use> uses,
-                           const std::function<bool(TensorId, TensorId recorded)>& is, std::string& why) const {
-  if (next_ == program_.trace.ops.size()) {
-    why = "op '" + name + "' after the recorded step's last op";
-    return false;
-  }
+std::string FollowedStep::mismatch(std::string_view name, NameId id) const {
+  const std::string op = "op '" + std::string(name) + "'";
+  if (next_ == program_.trace.ops.size()) return op + " after the recorded step's last op";
   const Op& recorded = program_.trace.ops[next_];
-  if (recorded.name != op.name) {
-    why = "op '" + name + "' where '" + program_.trace.name(recorded) + "' was recorded (op " + std::to_string(next_) +
-          ")";
-    return false;
-  }
-  const std::vector<Use>& expected = uses_[next_];
-  bool same = expected.size() == uses.size();
-  for (std::size_t i = 0; same && i < uses.size(); ++i) {
-    same = uses[i].read == expected[i].read && uses[i].write == expected[i].write &&
-           is(uses[i].tensor, expected[i].tensor);
-  }
-  if (!same) why = "op '" + name + "' (op " + std::to_string(next_) + ") with other tensors than recorded";
-  return same;
+  const std::string place = "(op " + std::to_string(next_) + ")";
+  if (recorded.name == id) return op + " " + place + " with other tensors than recorded";
+  return op + " where '" + std::string(program_.trace.name(recorded)) + "' was recorded " + place;
 }
 
 OpIndex FollowedStep::begin_op() {
   running_ = next_++;
   next_birth_ = 0;
+  if (next_ < program_.trace.ops.size()) {  // a step is more than caches hold
+    __builtin_prefetch(&program_.trace.ops[next_].name);
+    __builtin_prefetch(uses_[next_].data());
+    __builtin_prefetch(births_of_[next_].data());
+  }
   return running_;
 }
 

@@ -1,8 +1,8 @@
 // The step that was recorded, and where in it a live program is that runs another one. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,10 +28,18 @@ class FollowedStep {
   bool on_schedule() const { return next_ != none; }
   OpIndex next() const { return next_; }  // op; `none` off the schedule
   void leave() { next_ = none; }
-  // Whether the next op is this one, by its name and what it uses; else why not. `is`: whether a tensor is the recorded
-  // one, or may stand for it.
-  bool matches(std::string_view name, const Op& op, std::span<const Use> uses,
-               const std::function<bool(TensorId, TensorId recorded)>& is, std::string& why) const;
+  // Whether the next op is this one, by its name and what it uses. `is`: whether a tensor is the recorded one, or may
+  // stand for it.
+  template <typename Is>
+  bool matches(NameId name, std::span<const Use> uses, const Is& is) const {
+    if (next_ == program_.trace.ops.size() || program_.trace.ops[next_].name != name) return false;
+    const auto same = [&is](const Use& use, const Use& recorded) {
+      return use.read == recorded.read && use.write == recorded.write && is(use.tensor, recorded.tensor);
+    };
+    return std::ranges::equal(uses, uses_[next_], same);
+  }
+  // Of one that does not match: why.
+  std::string mismatch(std::string_view name, NameId id) const;
   OpIndex begin_op();
   void end_op() { running_ = none; }
   // The tensor that the running op allocates next; or `none`.

@@ -1,6 +1,7 @@
 #include "executor/live/live_abi.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <memory>
 #include <span>
@@ -41,18 +42,27 @@ int guarded(const Work& work) {
   }
 }
 
-// Until the thread's next call.
-std::span<const Use> converted(const tencache_use* uses, size_t count) {
-  thread_local std::vector<Use> all;
-  all.clear();
-  for (const tencache_use& use : std::span(uses, count)) all.push_back({use.tensor, use.read != 0, use.written != 0});
-  return all;
-}
+class Uses {
+ public:
+  Uses(const tencache_use* uses, size_t count) {
+    if (count > few_.size()) many_.resize(count);
+    uses_ = {count > few_.size() ? many_.data() : few_.data(), count};
+    std::ranges::transform(std::span(uses, count), uses_.begin(), [](const tencache_use& use) {
+      return Use{use.tensor, use.read != 0, use.written != 0};
+    });
+  }
+  operator std::span<const Use>() const { return uses_; }
+
+ private:
+  std::array<Use, 8> few_;
+  std::vector<Use> many_;
+  std::span<Use> uses_;
+};
 
 uint32_t name_id(void* runtime, const char* text, size_t bytes) { return of(runtime).name_id({text, bytes}); }
 
 int begin_op(void* runtime, uint32_t name, const tencache_use* uses, size_t count, uint64_t part_bytes) {
-  return guarded([&] { of(runtime).begin_op(NameId{name}, converted(uses, count), part_bytes); });
+  return guarded([&] { of(runtime).begin_op(NameId{name}, Uses(uses, count), part_bytes); });
 }
 
 int end_op(void* runtime, int linger) {
@@ -108,11 +118,11 @@ int unpin(void* runtime, const uint32_t* tensors, size_t count, int written) {
 }
 
 int lend(void* runtime, const tencache_use* uses, size_t count, int comes_back) {
-  return guarded([&] { of(runtime).lend(converted(uses, count), comes_back != 0); });
+  return guarded([&] { of(runtime).lend(Uses(uses, count), comes_back != 0); });
 }
 
 void take_back(void* runtime, const tencache_use* uses, size_t count, int comes_back) {
-  of(runtime).take_back(converted(uses, count), comes_back != 0);
+  of(runtime).take_back(Uses(uses, count), comes_back != 0);
 }
 
 int expose(void* runtime, uint32_t tensor) {

@@ -120,7 +120,7 @@ void LiveRuntime::free_unused() {
   const std::vector<TensorId> kept = tasks_.take_kept();
   heard_.insert(heard_.begin(), kept.begin(), kept.end());
   TENCACHE_ORDER_SITE("wait", gate_.await_device());
-  const Nanoseconds now = feed_.now();
+  const Nanoseconds now = feed_.moment();
   for (const TensorId tensor : heard_) {
     if (feed_.failure() != nullptr) {
       tensors_.forget(tensor);
@@ -274,13 +274,14 @@ void LiveRuntime::end_op(bool linger) {
   device_.over();
   const MutexLock lock(feed_.mutex);
   const OpGate::Turn turn(gate_);
+  feed_.new_moment();
   feed_.fail(device_failure);
   hear_of_frees();  // what the op freed was its workspace
   gate_.end();
 }
 
 TensorId LiveRuntime::allocate_in_op(MutexLock& lock, Bytes bytes) {
-  const Nanoseconds now = feed_.now();
+  const Nanoseconds now = feed_.moment();
   const TensorId tensor = create(bytes, now);
   if (const TensorId recorded = follower_.born(tensor); recorded != none) {
     feed_.engine().set_program_tensor(tensor, recorded);

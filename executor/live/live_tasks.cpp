@@ -92,6 +92,7 @@ void LiveTasks::finish(MutexLock& lock) {
 }
 
 void LiveTasks::take_results() {
+  if (!bodies_->any_results()) return;
   const TaskBodies::Results results = bodies_->take_results();
   for (const auto& [record, duration_ns] : results.durations) follower_.set_duration(record, duration_ns);
   if (results.failure != nullptr) std::rethrow_exception(results.failure);

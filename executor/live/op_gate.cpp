@@ -24,6 +24,7 @@ void OpGate::Turn::run_body() { std::exchange(gate_, nullptr)->body_ = std::this
 void OpGate::Turn::linger() {
   OpGate& gate = *std::exchange(gate_, nullptr);
   gate.lingers_ = true;
+  gate.feed_.assert_held();
   gate.feed_.wake();  // a thread that waits for its turn ends it
 }
 
@@ -37,6 +38,7 @@ void OpGate::take(MutexLock& lock) {
 }
 
 void OpGate::give() {
+  feed_.assert_held();
   taken_ = false;
   body_ = {};
   working_set_.clear();
@@ -44,17 +46,21 @@ void OpGate::give() {
 }
 
 void OpGate::enter() {
+  feed_.assert_held();
   if (asleep_) wake_();
+  feed_.new_moment();
   if (holds_any()) let_go();
   end_lingering();
   hear_();
 }
 
 void OpGate::end_lingering() {
+  feed_.assert_held();
   if (!std::exchange(lingers_, false)) return;
   const Turn turn(*this);
   TENCACHE_ORDER_SITE("wait", await_device());
   device_.over();
+  feed_.new_moment();
   hear_();
   end();
 }
@@ -99,7 +105,7 @@ void OpGate::need(std::span<const Use> uses) {
 
 void OpGate::begin(MutexLock& lock, NameId name, std::span<const Use> uses, Bytes part_bytes) {
   feed_.assert_held();
-  const Nanoseconds at = feed_.now();
+  const Nanoseconds at = feed_.moment();
   Op announced;
   announced.name = name;
   announced.gap_before_ns = gap(at);
@@ -109,6 +115,7 @@ void OpGate::begin(MutexLock& lock, NameId name, std::span<const Use> uses, Byte
     const bool used = std::ranges::any_of(uses, [&lent](const Use& use) { return use.tensor == lent.tensor; });
     if (!lent.comes_back && !used) need(lent.tensor, lent.written);
   }
+  const EngineFeed::Helper helper(feed_);
   feed_.tell([&](Engine& engine) { engine.begin(op, uses, at); });
   try {
     await_memory(lock);
@@ -122,29 +129,31 @@ void OpGate::begin(MutexLock& lock, NameId name, std::span<const Use> uses, Byte
 }
 
 void OpGate::start() {
+  TENCACHE_ORDER_SITE("table", device_.started());
+  if (!follower_.recording()) return;  // nobody asks how long it takes
   begin_ns_ = feed_.now();
   waited_ns_ = 0;
-  TENCACHE_ORDER_SITE("table", device_.started());
 }
 
 void OpGate::end() {
   feed_.assert_held();
-  const Nanoseconds at = feed_.now();
+  const Nanoseconds at = feed_.moment();
   feed_.tell([at](Engine& engine) { engine.end(at); });
   pause(at);
-  follower_.end_op(at - begin_ns_ - waited_ns_);
+  follower_.end_op(follower_.recording() ? at - begin_ns_ - waited_ns_ : 0);
 }
 
 void OpGate::allocate(MutexLock& lock, TensorId tensor, Nanoseconds now) {
   feed_.assert_held();
   need(tensor, true);
+  const EngineFeed::Helper helper(feed_);
   feed_.tell([tensor, now](Engine& engine) { engine.allocate(tensor, now); });
   try {
     await_memory(lock);
   } catch (const OutOfMemory& error) {
     give_up(error, op_name());
   }
-  waited_ns_ += feed_.now() - now;
+  if (follower_.recording()) waited_ns_ += feed_.now() - now;
 }
 
 // ---- Waiting --------------------------------------------------------------------------------------------------------
@@ -154,6 +163,7 @@ void OpGate::wait_until(MutexLock& lock, const std::function<bool()>& done) {
   while (!done()) {
     hear_();
     if (done()) return;
+    if (feed_.help()) continue;
     if (feed_.idle()) check_progress();
     if (!done() && (!feed_.idle() || any_comes_back())) feed_.wait(lock);
   }

@@ -83,15 +83,14 @@ OpIndex StepFollower::begin_op(const Op& op, std::span<const Use> uses, Signal& 
   }
   if (recorded()) ++ops_;
   if (!followed_.on_schedule()) return none;
-  std::string why;
   const auto is = [this](TensorId tensor, TensorId recorded) {
     return live_[tensor].program == recorded || live_[tensor].bytes == program().trace.tensors[recorded].bytes;
   };
-  if (followed_.matches(names_[op.name], op, uses, is, why)) {
+  if (followed_.matches(op.name, uses, is)) {
     ++ops_on_schedule_;
     return followed_.begin_op();
   }
-  signal = leave(why);
+  signal = leave(followed_.mismatch(names_[op.name], op.name));
   return none;
 }
 

@@ -22,7 +22,6 @@ void TaskBodies::clear() {
 }
 
 TaskBodies::Results TaskBodies::take_results() {
-  if (!any_results_) return {};
   const MutexLock lock(mutex_);
   any_results_ = false;
   return std::exchange(results_, {});

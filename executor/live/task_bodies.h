@@ -35,6 +35,7 @@ class TaskBodies final : public OpBodies {
     std::vector<std::pair<std::uint32_t, Nanoseconds>> durations;  // by record
     std::exception_ptr failure;  // what the first of them threw; the tasks behind it ran all the same
   };
+  bool any_results() const { return any_results_; }
   Results take_results();
 
   void run(std::uint8_t lane, OpIndex, std::span<const Use>, HostMachine& machine) override;

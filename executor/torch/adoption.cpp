@@ -41,7 +41,7 @@ c10::DataPtr store_in_file(const tencache_live& live, const MappedFile& file, co
 
 void move_to_runtime(c10::StorageImpl& storage, const tencache_live& live) {
   c10::DataPtr moved;
-  as_op(live, name_of(live, "adopt"), {}, false, 0, [&] {
+  as_op(PagedThread::get(), live, name_of(live, "adopt"), {}, false, 0, [&] {
     Pager& pager = Pager::get();
     tencache_storage made = {tencache_no_tensor, nullptr};
     pager.check(live, live.allocate(live.runtime, storage.nbytes(), 1, &made));
@@ -166,7 +166,7 @@ void give_back(c10::StorageImpl& storage) {
   const std::uint32_t tensor = live == nullptr ? tencache_no_tensor : pager.storages().find(from, live);
   if (tensor == tencache_no_tensor || is_lent(from) || !pager.on_cpu()) return;
   c10::DataPtr plain;
-  as_op(*live, name_of(*live, "give back"), {{tensor, 1, 0}}, false, 0, [&] {
+  as_op(PagedThread::get(), *live, name_of(*live, "give back"), {{tensor, 1, 0}}, false, 0, [&] {
     plain = torch_cpu::allocate_plain(storage.nbytes());
     std::memcpy(plain.get(), from, storage.nbytes());
   });

@@ -26,22 +26,32 @@ void OpTouch::find(OpSchema& info, const torch::jit::Stack& stack, const Storage
     }
   }
   if (has_wrapper) return;
-  storages.find_all(
-      arguments, live, [](const Argument& argument) { return std::as_const(*argument.storage).data(); },
-      [](Argument& argument, std::uint32_t tensor) { argument.tensor = tensor; });
-  for (const Argument& argument : arguments) add_use(argument);
+  for (Argument& argument : arguments) {
+    argument.tensor = storages.find(std::as_const(*argument.storage).data(), &live);
+    add_use(argument);
+  }
 }
 
 void OpTouch::add(const Argument& argument, const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
-    has_wrapper = has_wrapper || (tensor.defined() && tensor.layout() == c10::kStrided && !tensor.has_storage());
+    if (!tensor.defined()) return;
+    if (tensor.layout() == c10::kStrided) {
+      if (!tensor.has_storage()) {
+        has_wrapper = true;
+      } else {
+        add(argument, tensor.storage(), argument.info->overwritten && covers_storage(tensor));
+      }
+      return;
+    }
   }
-  visit_storages(value, [&](const c10::Storage& storage, bool whole) {
-    Argument& added = arguments.emplace_back(argument);
-    added.storage = storage.unsafeGetStorageImpl();
-    added.overwritten = argument.info->overwritten && whole;
-  });
+  visit_storages(value, [&](const c10::Storage& storage, bool) { add(argument, storage, false); });
+}
+
+void OpTouch::add(const Argument& argument, const c10::Storage& storage, bool overwritten) {
+  Argument& added = arguments.emplace_back(argument);
+  added.storage = storage.unsafeGetStorageImpl();
+  added.overwritten = overwritten;
 }
 
 void OpTouch::add_use(const Argument& argument) {

@@ -39,6 +39,7 @@ struct OpTouch {
 
  private:
   void add(const Argument& argument, const c10::IValue& value);
+  void add(const Argument& argument, const c10::Storage& storage, bool overwritten);
   void add_use(const Argument& argument);
 };
 

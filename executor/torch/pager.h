@@ -89,13 +89,12 @@ inline std::uint32_t name_of(const tencache_live& live, std::string_view name) {
   return live.name_id(live.runtime, name.data(), name.size());
 }
 
-// One op of ours or of PyTorch's: `call` runs with all that it uses there. `part_bytes`: it would run as well in parts,
-// of which the largest uses so much; 0: it would not.
+// One op of ours or of PyTorch's, on the calling thread: `call` runs with all that it uses there. `part_bytes`: it
+// would run as well in parts, of which the largest uses so much; 0: it would not.
 template <typename Call>
-void as_op(const tencache_live& live, std::uint32_t name, const std::vector<tencache_use>& uses, bool linger,
-           std::uint64_t part_bytes, const Call& call) {
+void as_op(PagedThread& thread, const tencache_live& live, std::uint32_t name, const std::vector<tencache_use>& uses,
+           bool linger, std::uint64_t part_bytes, const Call& call) {
   Pager& pager = Pager::get();
-  PagedThread& thread = PagedThread::get();
   pager.check(live, live.begin_op(live.runtime, name, uses.data(), uses.size(), part_bytes));
   const bool paged_before = std::exchange(thread.op_is_paged, thread.op_is_paged || !uses.empty());
   if (thread.ops_open++ == 0) thread.op_storages.clear();

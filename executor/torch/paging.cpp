@@ -27,8 +27,7 @@ struct Intercepted {
   c10::DispatchKeySet below;  // redispatch to these
   OpSchema& info;
   const tencache_live& live;
-
-  std::size_t returns() const { return op.schema().returns().size(); }
+  PagedThread& thread;
 };
 
 void sort_unique(std::vector<std::uint32_t>& tensors) {
@@ -40,8 +39,9 @@ void sort_unique(std::vector<std::uint32_t>& tensors) {
 // What the op has allocated, has not let go of and is not among the `returns` values on top of the stack stays: a
 // library's workspace that later ops use unsaid (cuBLAS).
 void keep_hidden(const torch::jit::Stack& stack, std::size_t returns, const tencache_live& live) {
+  if (live.on_accelerator == 0) return;
   const std::vector<tencache_storage>& allocated = PagedThread::get().op_storages;
-  if (live.on_accelerator == 0 || allocated.empty()) return;
+  if (allocated.empty()) return;
   Pager& pager = Pager::get();
   std::set<const void*> returned;
   for (std::size_t i = stack.size() - returns; i < stack.size(); ++i) {
@@ -76,7 +76,7 @@ Loan loan_of(const Intercepted& at, const OpTouch& touch) {
 
 void run_paged(const Intercepted& at, const OpTouch& touch, torch::jit::Stack* stack, std::uint64_t part_bytes) {
   Loan loan = loan_of(at, touch);
-  as_op(at.live, Pager::get().name_of(at.live, at.info), touch.uses, at.info.uninitialised, part_bytes, [&] {
+  as_op(at.thread, at.live, Pager::get().name_of(at.live, at.info), touch.uses, at.info.uninitialised, part_bytes, [&] {
     try {
       if (auditing() && Pager::get().on_cpu()) {
         run_audited(at, touch, stack);
@@ -87,14 +87,14 @@ void run_paged(const Intercepted& at, const OpTouch& touch, torch::jit::Stack* s
       keep_hidden(*stack, 0, at.live);
       throw;
     }
-    keep_hidden(*stack, at.returns(), at.live);
-    if (at.info.goes_on) lend(std::move(loan), torch::jit::last(*stack, at.returns()), check);
+    keep_hidden(*stack, at.info.return_count, at.live);
+    if (at.info.goes_on) lend(std::move(loan), torch::jit::last(*stack, at.info.return_count), check);
   });
 }
 
 void run_in_groups(const Intercepted& at, OpTouch& touch, torch::jit::Stack* stack) {
   Pager& pager = Pager::get();
-  const std::size_t count = at.info.argument_count, returns = at.returns();
+  const std::size_t count = at.info.argument_count, returns = at.info.return_count;
   const std::uint64_t group_bytes = pager.split_all_lists ? 0 : at.live.group_bytes;
   const std::vector<Group> groups = groups_of(*stack, count, returns, touch, group_bytes);
   if (groups.size() <= 1) return run_paged(at, touch, stack, groups.empty() ? 0 : groups.front().part_bytes);
@@ -136,7 +136,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   OpTouch& touch = thread.touch;
   touch.find(info, *stack, pager.storages(), *live);
   if (touch.has_wrapper) return op.redispatchBoxed(below, stack);  // it is seen again inside
-  const Intercepted at{op, below, info, *live};
+  const Intercepted at{op, below, info, *live, thread};
   if (info.on_lists) {
     run_in_groups(at, touch, stack);
   } else {

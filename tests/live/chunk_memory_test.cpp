@@ -259,6 +259,28 @@ TEST(ChunkMemory, PagesOfRetiredTensorsAreTakenOverOrGivenBack) {
   EXPECT_EQ(memory.statistics().peak_used_bytes, 9 * page_bytes);
 }
 
+TEST(ChunkMemory, ChunksThatOnlyCopiesTouchFindTheirPagesAgain) {
+  ChunkMemory memory("cpu", 4 * page_bytes, page_bytes, {.parks = true});
+  memory.create(0, 2 * page_bytes);
+  memory.map(0, 0, 2 * page_bytes, 0);
+  std::memset(memory.address(0), 3, 2 * page_bytes);
+  memory.unmap(0, 0, 2 * page_bytes);
+  EXPECT_EQ(memory.statistics().used_bytes, 0u);
+  EXPECT_FALSE(memory.mapped(0, 0));
+  memory.map(0, 0, 2 * page_bytes, 0);
+  EXPECT_EQ(memory.address(0)[0], std::byte{3}) << "other pages than before were mapped";
+  memory.unmap(0, 0, 2 * page_bytes);
+
+  memory.create(1, 4 * page_bytes);
+  memory.map(1, 0, 4 * page_bytes, 0);  // all there are
+  EXPECT_FALSE(readable(memory.address(0)));
+  EXPECT_THROW(memory.map(0, 0, 2 * page_bytes, 0), OutOfMemory);
+  memory.destroy(1);
+  memory.map(0, 0, 2 * page_bytes, 0);
+  EXPECT_TRUE(readable(memory.address(0)));
+  EXPECT_EQ(memory.statistics().used_bytes, 2 * page_bytes);
+}
+
 TEST(ChunkMemory, CapacityMayExceedTheComputer) {
   ChunkMemory memory("gpu", unlimited, page_bytes);
   memory.create(0, page_bytes);

@@ -486,6 +486,45 @@ TEST_F(HostMachineTest, WaitForEndsAtItsLimitAndAtStop) {
   EXPECT_FALSE(machine.wait(completion));
 }
 
+TEST_F(HostMachineTest, SmallCopiesAreLeftToWhoWaitsForThem) {
+  HostMachineOptions options;
+  options.pace = false;
+  HostMachine machine(spec_, bodies_, options);
+  create(machine, 0, 4096);
+  create(machine, 1, MiB);
+  Completion completion;
+  const auto nothing_comes = [&] { return !machine.wait_for(completion, std::chrono::milliseconds(20)); };
+
+  machine.hold();
+  std::memset(machine.address(0, gpu), 2, 4096);
+  const Fence down = machine.submit(copy(d2h, 0, 4096, gpu, cpu), 0);
+  EXPECT_TRUE(nothing_comes());
+  EXPECT_TRUE(machine.run_one());
+  EXPECT_FALSE(machine.run_one());
+  ASSERT_TRUE(machine.take(completion));
+  EXPECT_EQ(completion.fence, down);
+  EXPECT_EQ(machine.address(0, cpu)[4095], std::byte{2});
+  const Fence large = machine.submit(copy(d2h, 1, MiB, gpu, cpu), 0);
+  EXPECT_FALSE(machine.run_one());
+  EXPECT_EQ(next(machine).fence, large);
+
+  const Fence left = machine.submit(copy(h2d, 0, 4096, cpu, gpu), 0);
+  const Fence behind = machine.submit(copy(h2d, 1, MiB, cpu, gpu), 0);
+  EXPECT_TRUE(nothing_comes());
+  machine.start();
+  EXPECT_FALSE(machine.run_one());
+  EXPECT_EQ(next(machine).fence, left);
+  EXPECT_EQ(next(machine).fence, behind);
+
+  machine.hold();
+  machine.submit(copy(h2d, 0, 4096, cpu, gpu), 0);
+  const Fence after = machine.submit(copy(h2d, 1, MiB, cpu, gpu), 0);
+  EXPECT_TRUE(machine.run_one());
+  EXPECT_TRUE(machine.take(completion));
+  EXPECT_EQ(next(machine).fence, after) << "the link's thread goes on";
+  machine.submit(copy(d2h, 0, 4096, gpu, cpu), 0);  // and is there, unmade, when the machine goes
+}
+
 TEST_F(HostMachineTest, DestructionCancelsWhatIsUnderWay) {
   spec_.links[h2d].bandwidth = 1'000'000;
   const Nanoseconds begin = clock_ns();

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -222,6 +224,7 @@ void describe(const c10::OperatorHandle& op, OpSchema& info) {
   info.goes_on = goes_on_after_return(info.base_name);
   info.on_lists = is_on_lists(info.base_name);
   info.argument_count = schema.arguments().size();
+  info.return_count = schema.returns().size();
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     if (argument.name() == "is_causal") info.causal_position = i;
@@ -237,12 +240,7 @@ void describe(const c10::OperatorHandle& op, OpSchema& info) {
   }
 }
 
-}  // namespace
-
-OpSchema& op_schema(const c10::OperatorHandle& op) {
-  thread_local std::unordered_map<const void*, OpSchema*> seen;
-  OpSchema*& mine = seen[&op.schema()];
-  if (mine != nullptr) return *mine;
+OpSchema& described(const c10::OperatorHandle& op) {
   static std::mutex mutex;
   static auto* const all = new std::unordered_map<const void*, std::unique_ptr<OpSchema>>;
   const std::lock_guard lock(mutex);
@@ -251,8 +249,21 @@ OpSchema& op_schema(const c10::OperatorHandle& op) {
     info = std::make_unique<OpSchema>();
     describe(op, *info);
   }
-  mine = info.get();
-  return *mine;
+  return *info;
+}
+
+}  // namespace
+
+OpSchema& op_schema(const c10::OperatorHandle& op) {
+  struct Seen {
+    const void* schema;
+    OpSchema* info;
+  };
+  constinit thread_local std::array<Seen, 1024> seen{};  // more than a program has ops
+  const void* const schema = &op.schema();
+  Seen& mine = seen[reinterpret_cast<std::uintptr_t>(schema) / alignof(std::max_align_t) % seen.size()];
+  if (mine.schema != schema) mine = {schema, &described(op)};
+  return *mine.info;
 }
 
 const void* base_address(const c10::Storage& storage) { return std::as_const(*storage.unsafeGetStorageImpl()).data(); }

@@ -31,7 +31,7 @@ struct OpSchema {
   bool uninitialised = false;
   bool goes_on = false;   // after it has returned, until its Work is over
   bool on_lists = false;  // of tensors, element by element: parts of the lists give the same
-  std::size_t argument_count = 0;
+  std::size_t argument_count = 0, return_count = 0;
   std::size_t causal_position = ~std::size_t{0};  // of the argument that says so; of attention
   std::deque<ArgumentInfo> arguments;             // those that may hold tensors
   std::atomic<std::uint64_t> numbered{0};         // pager.h: a run's number for the name

@@ -111,6 +111,7 @@ void WorkLanes::cancel(Fence fence) {
   const auto pending = pending_.find(fence);
   if (pending == pending_.end() || !pending->second.lane->copies) return;
   pending->second.queued->cancelled = true;
+  pending->second.lane->waits = false;
   pending->second.lane->wake.notify_one();
 }
 
@@ -118,7 +119,7 @@ void WorkLanes::serve(Lane& lane) {
   sharpen_sleep();
   MutexLock lock(mutex_);
   while (true) {
-    while (!closing_ && !lane.ready()) lane.wake.wait(lock);
+    while (!closing_ && (lane.waits || !lane.ready())) lane.wake.wait(lock);
     if (closing_) return;
     const Queued& queued = begin(lane);
     lock.unlock();

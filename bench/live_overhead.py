@@ -9,8 +9,8 @@ the first turn warm up, are recorded, and begin the sleep; --no-sleep measures a
 Hugging Face's.
 
 Prints live / plain of the processor time of all threads of the process, of instructions (null where the kernel counts
-none), and of wall time, each {median, low, high}: of the ratios within rounds, with a 95 % bootstrap interval. Exit code
-1: the limit lies below the upper end of an interval of processor time or instructions.
+none), and of wall time, each {median, low, high}: of the ratios within rounds, with a 95 % bootstrap interval. Exit
+code 1: the limit lies below the upper end of an interval of processor time or instructions.
 """
 import argparse
 import json
@@ -80,8 +80,8 @@ def work(options):
             answer(options.programs[0], options.steps)
         report = run.report()
     if options.sleep != (report["steps_asleep"] >= len(report["step_seconds"]) - WARM_UP):
-        sys.exit(f"live_overhead: {options.programs[0]}: {report['steps_asleep']} of {len(report['step_seconds'])} steps "
-                 "were asleep")
+        sys.exit(f"live_overhead: {options.programs[0]}: {report['steps_asleep']} of {len(report['step_seconds'])} "
+                 "steps were asleep")
     return 0
 
 
@@ -108,7 +108,8 @@ def main():
                         help=f"of {', '.join(PROGRAMS)} (default: all)")
     parser.add_argument("--json", action="store_true", help="print one list")
     parser.add_argument("--rounds", type=int, default=11, help="turns of each side (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=2, help="of a turn (default: %(default)s; of tiny 20 times as many)")
+    parser.add_argument("--steps", type=int, default=2,
+                        help="of a turn (default: %(default)s; of tiny 20 times as many)")
     parser.add_argument("--policy", default="foresight")
     parser.add_argument("--limit", type=float, default=1.02, help="(default: %(default)s)")
     parser.add_argument("--sleep", action=argparse.BooleanOptionalAction, default=True)

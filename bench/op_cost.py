@@ -145,7 +145,8 @@ class Worker:
 
     def __init__(self, way, words):
         self.way = way
-        self.process = subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
         if self.process.stdout.readline().strip() != "ready":
             sys.exit(f"{os.path.basename(words[0])}: the process for '{way}' ended before it measured")
 

@@ -9,8 +9,8 @@
 // touch (an op's end reaches the engine, a free is heard) the runtime waits for them (LiveOptions::fence). So an op is
 // over when its device is, and its duration is the device's.
 //
-// Sleep: while all that the program has fits into the GPU tier its ops need not be announced (live_sleep.h). The listener
-// says when; what announces ops installs one (set_sleep_listener).
+// Sleep: while all that the program has fits into the GPU tier its ops need not be announced (live_sleep.h). Who
+// announces them is told so (set_sleep_listener).
 //
 // Steps: the program calls `iteration_boundary` once before each step. The first step warms up, the second is recorded,
 // from the third on the policy knows the schedule. It is a hint that is checked op by op (step_follower.h).

@@ -1,5 +1,5 @@
-// Tensors that a sleeping program has let go of, each to become the next one of its size. By the engine they still live,
-// in the GPU tier. Not thread-safe.
+// Tensors that a sleeping program has let go of, each to become the next one of its size. To the engine they still
+// live, in the GPU tier. Not thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -5,8 +5,8 @@
 // that no op announces faults, and copies elsewhere become stale. Who may write it goes on unprotected: the calling
 // thread's op, and threads that it is lent to (system calls do not survive a protection).
 //
-// An op that began while the program slept was announced to nobody, and may be in its middle when the program wakes: all
-// tensors are exposed then, until the step is over.
+// An op that began while the program slept was announced to nobody, and may be in its middle when the program wakes.
+// All tensors are exposed then, until the step is over.
 //
 // Threading, errors: as op_gate.h.
 #pragma once

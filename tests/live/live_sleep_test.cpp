@@ -1,5 +1,5 @@
-// LibTorch programs that sleep (live_sleep.h): when they do, what wakes them, and that their bits are those of the plain
-// run, whatever the op in whose middle they wake needs.
+// LibTorch programs that sleep (live_sleep.h): when they do, what wakes them, and that their bits are those of the
+// plain run, whatever the op in whose middle they wake needs.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -206,7 +206,8 @@ TEST(LiveSleepTest, WhatAnOpInItsMiddleWritesIsNotLost) {
   EXPECT_GT(slept.figures.counters.evictions, 1u);
 }
 
-// What autograd takes down of a thread's state when a backward pass begins must not keep the ops behind the wake unseen.
+// What autograd takes down of a thread's state when a backward pass begins must not keep the ops behind the wake
+// unseen.
 TEST(LiveSleepTest, ABackwardPassInWhichItWakesIsSeenFromThereOn) {
   bool wakes = false;
   std::uint64_t seen = 0;
@@ -249,8 +250,8 @@ TEST(LiveSleepTest, AfterALargeStepItSleepsAgainWhenAWholeOneFits) {
   EXPECT_EQ(run(program, peak_of(program) * 3 / 4).results, plain);
   asleep.erase(asleep.begin(), asleep.begin() + 16);  // of the run that measures the peak
   // Steps 2 to 4 sleep; 5 wakes. 6 is the first whole one and does not fit; 7 does.
-  EXPECT_EQ(asleep, (std::vector<bool>{false, false, true, true, true, false, false, false, true, true, true, true, true,
-                                       true, true, true}));
+  EXPECT_EQ(asleep, (std::vector<bool>{false, false, true, true, true, false, false, false,  //
+                                       true, true, true, true, true, true, true, true}));
 }
 
 // A step in three does not fit: the longer it goes on, the fewer of the others are slept through.

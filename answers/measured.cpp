@@ -213,9 +213,10 @@ Document document_of(const LiveAnswer& answer) {
       fmt::format("step time: median {}, mean {}{}\n", format_seconds(steps.median_step_seconds),
                   format_seconds(steps.mean_step_seconds), count > 2 ? fmt::format(" (steps 3 to {})", count) : "");
   const char* const of_those = live.steps_asleep != 0 ? " that was watched" : "";
-  std::string facts = fmt::format(
-      "  evictions      {:.1f} a step\n  needs          {} at once; the largest op{}, {}, {}\n", steps.evictions_per_step,
-      format_bytes(live.peak_bytes), of_those, live.largest_op, format_bytes(live.largest_op_bytes));
+  std::string facts =
+      fmt::format("  evictions      {:.1f} a step\n  needs          {} at once; the largest op{}, {}, {}\n",
+                  steps.evictions_per_step, format_bytes(live.peak_bytes), of_those, live.largest_op,
+                  format_bytes(live.largest_op_bytes));
   if (live.steps_asleep != 0) {
     facts += fmt::format("  asleep         {} of {} steps: all fits, so nothing is moved, and no op is seen\n",
                          live.steps_asleep, count);

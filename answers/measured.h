@@ -97,8 +97,7 @@ struct RuntimeFigures {
   double stall_seconds = 0;
 };
 TENCACHE_ANSWER(RuntimeFigures, link_bytes, peak_bytes, live_bytes, gpu_memory_bytes, largest_op_bytes, largest_op,
-                faults, evictions, deviations, first_deviation, ops, ops_on_schedule, steps_asleep,
-                stall_seconds)
+                faults, evictions, deviations, first_deviation, ops, ops_on_schedule, steps_asleep, stall_seconds)
 
 // With what Python knows of the program (python/tencache/_live.py).
 struct ProgramFigures : RuntimeFigures {

@@ -85,22 +85,22 @@ void bind_live(py::module_& module) {
       .def_property_readonly("sha256", [](const LivePrediction& self) { return self.prediction.sha256; });
 
   py::class_<LiveRun>(module, "LiveRun", "A live runtime and its policy. Threads may call everything.")
-      .def(
-          py::init([](LiveSetting setting, bool pace, bool sleep, std::uintptr_t fence, const std::string& timeline,
-                      std::shared_ptr<LivePrediction> predicted) {
-            const py::gil_scoped_release others_may_run;
-            LiveRunOptions options{.pace = pace,
-                                   .sleep = sleep,
-                                   .fence = fence_of(fence),
-                                   .timeline = timeline,
-                                   .predicted = std::move(predicted)};
-            put_on_test_device(setting, options);
-            return std::make_unique<LiveRun>(std::move(setting), std::move(options));
-          }),
-          py::arg("setting"), py::kw_only(), py::arg("pace"), py::arg("sleep"), py::arg("fence"), py::arg("timeline"),
-          py::arg("predicted"),
-          "`sleep`: the program may sleep (executor/live/live_sleep.h). `fence`: the address of a C function that waits for the GPU and returns NULL, or why that failed; 0 without "
-          "one.")
+      .def(py::init([](LiveSetting setting, bool pace, bool sleep, std::uintptr_t fence, const std::string& timeline,
+                       std::shared_ptr<LivePrediction> predicted) {
+             const py::gil_scoped_release others_may_run;
+             LiveRunOptions options{.pace = pace,
+                                    .sleep = sleep,
+                                    .fence = fence_of(fence),
+                                    .timeline = timeline,
+                                    .predicted = std::move(predicted)};
+             put_on_test_device(setting, options);
+             return std::make_unique<LiveRun>(std::move(setting), std::move(options));
+           }),
+           py::arg("setting"), py::kw_only(), py::arg("pace"), py::arg("sleep"), py::arg("fence"), py::arg("timeline"),
+           py::arg("predicted"),
+           "`sleep`: the program may sleep (executor/live/live_sleep.h). `fence`: the address of a C function that "
+           "waits for the GPU and returns NULL, or why that failed; 0 without "
+           "one.")
       .def_property_readonly(
           "abi", [](LiveRun& run) { return reinterpret_cast<std::uintptr_t>(&run.runtime().abi()); },
           "The address of its table of functions (executor/live/live_abi.h).")

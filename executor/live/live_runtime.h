@@ -82,7 +82,7 @@ struct LiveFigures {
   std::string largest_op;
   std::uint64_t touches = 0;  // accesses of code outside ops that faulted
   std::uint64_t steps_asleep = 0;
-  FaultCounts faults;         // injected
+  FaultCounts faults;  // injected
 };
 
 class LiveRuntime;

@@ -151,7 +151,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 // Threads without a guard may run ops meanwhile: to them the key does not matter, either way.
 void set_intercepting(bool on) {
   static torch::Library* fallback = nullptr;  // never destroyed: PyTorch runs ops beyond the end of main
-  delete fallback;  // there is one at a time
+  delete fallback;                            // there is one at a time
   fallback = new torch::Library(torch::Library::IMPL, "_", paging_key, __FILE__, __LINE__);
   fallback->fallback(on ? torch::CppFunction::makeFromBoxedFunction<&intercept>()
                         : torch::CppFunction::makeFallthrough());

@@ -241,11 +241,11 @@ TEST(LiveSleepTest, ABackwardPassInWhichItWakesIsSeenFromThereOn) {
 
 TEST(LiveSleepTest, AfterALargeStepItSleepsAgainWhenAWholeOneFits) {
   std::vector<bool> asleep;
-  const LiveProgram program =
-      training(16, [](int step) { return std::int64_t{step == 5 || step == 6 ? 96 : 16}; },
-               [&](Session& session, int) {
-                 if (session.runtime() != nullptr) asleep.push_back(session.runtime()->asleep());
-               });
+  const LiveProgram program = training(
+      16, [](int step) { return std::int64_t{step == 5 || step == 6 ? 96 : 16}; },
+      [&](Session& session, int) {
+        if (session.runtime() != nullptr) asleep.push_back(session.runtime()->asleep());
+      });
   const std::vector<std::string> plain = run_plain(program);
   EXPECT_EQ(run(program, peak_of(program) * 3 / 4).results, plain);
   asleep.erase(asleep.begin(), asleep.begin() + 16);  // of the run that measures the peak
@@ -285,49 +285,73 @@ void expect_to_wake(const std::string& what, const std::function<void(LiveRuntim
 }
 
 TEST(LiveSleepTest, WhatNeedsTheEngineWakesIt) {
-  expect_to_wake("an op", [](LiveRuntime& runtime, TensorId tensor) {
-    runtime.begin_op("op", std::vector<Use>{{tensor, true, true}});
-    runtime.end_op();
-  }, true);
-  expect_to_wake("a pin", [](LiveRuntime& runtime, TensorId tensor) {
-    runtime.pin({&tensor, 1}, true);
-    runtime.unpin({&tensor, 1}, true);
-  }, true);
-  expect_to_wake("a step to be recorded", [](LiveRuntime& runtime, TensorId) {
-    runtime.record_next();
-    runtime.iteration_boundary();
-  }, true);
-  expect_to_wake("a task", [](LiveRuntime& runtime, TensorId tensor) {
-    LiveTask task;
-    task.name = "task";
-    task.uses = {{tensor, true, true}};
-    task.body = [](std::span<std::byte* const>) {};
-    std::vector<LiveTask> tasks;
-    tasks.push_back(std::move(task));
-    runtime.run_tasks(std::move(tasks));
-  }, true, true);
-  expect_to_wake("a loan", [](LiveRuntime& runtime, TensorId tensor) {
-    const std::vector<Use> uses = {{tensor, true, false}};
-    runtime.begin_op("op", uses);
-    runtime.lend(uses, true);
-    runtime.end_op();
-    runtime.take_back(uses, true);
-  }, true, true);
-  expect_to_wake("an audit", [](LiveRuntime&, TensorId) {
-    set_audit(true);
-    set_audit(false);
-  }, true, true);
-  expect_to_wake("stay_awake", [](LiveRuntime& runtime, TensorId) { runtime.stay_awake(); }, true, true);
+  expect_to_wake(
+      "an op",
+      [](LiveRuntime& runtime, TensorId tensor) {
+        runtime.begin_op("op", std::vector<Use>{{tensor, true, true}});
+        runtime.end_op();
+      },
+      true);
+  expect_to_wake(
+      "a pin",
+      [](LiveRuntime& runtime, TensorId tensor) {
+        runtime.pin({&tensor, 1}, true);
+        runtime.unpin({&tensor, 1}, true);
+      },
+      true);
+  expect_to_wake(
+      "a step to be recorded",
+      [](LiveRuntime& runtime, TensorId) {
+        runtime.record_next();
+        runtime.iteration_boundary();
+      },
+      true);
+  expect_to_wake(
+      "a task",
+      [](LiveRuntime& runtime, TensorId tensor) {
+        LiveTask task;
+        task.name = "task";
+        task.uses = {{tensor, true, true}};
+        task.body = [](std::span<std::byte* const>) {};
+        std::vector<LiveTask> tasks;
+        tasks.push_back(std::move(task));
+        runtime.run_tasks(std::move(tasks));
+      },
+      true, true);
+  expect_to_wake(
+      "a loan",
+      [](LiveRuntime& runtime, TensorId tensor) {
+        const std::vector<Use> uses = {{tensor, true, false}};
+        runtime.begin_op("op", uses);
+        runtime.lend(uses, true);
+        runtime.end_op();
+        runtime.take_back(uses, true);
+      },
+      true, true);
+  expect_to_wake(
+      "an audit",
+      [](LiveRuntime&, TensorId) {
+        set_audit(true);
+        set_audit(false);
+      },
+      true, true);
+  expect_to_wake(
+      "stay_awake", [](LiveRuntime& runtime, TensorId) { runtime.stay_awake(); }, true, true);
 }
 
 TEST(LiveSleepTest, WhatDoesNotGoesOnAsleep) {
-  expect_to_wake("modules", [](LiveRuntime& runtime, TensorId) {
-    const ModuleScope outer(runtime, "outer"), inner(runtime, "inner");
-  }, false);
-  expect_to_wake("a phase", [](LiveRuntime& runtime, TensorId) { runtime.set_phase(Phase::forward); }, false);
-  expect_to_wake("what is no step", [](LiveRuntime& runtime, TensorId) { const AsideScope aside(runtime); }, false);
-  expect_to_wake("an address", [](LiveRuntime& runtime, TensorId tensor) { runtime.expose(tensor); }, false);
-  expect_to_wake("figures", [](LiveRuntime& runtime, TensorId) { EXPECT_GT(runtime.figures().live_bytes, 0u); }, false);
+  expect_to_wake(
+      "modules",
+      [](LiveRuntime& runtime, TensorId) { const ModuleScope outer(runtime, "outer"), inner(runtime, "inner"); },
+      false);
+  expect_to_wake(
+      "a phase", [](LiveRuntime& runtime, TensorId) { runtime.set_phase(Phase::forward); }, false);
+  expect_to_wake(
+      "what is no step", [](LiveRuntime& runtime, TensorId) { const AsideScope aside(runtime); }, false);
+  expect_to_wake(
+      "an address", [](LiveRuntime& runtime, TensorId tensor) { runtime.expose(tensor); }, false);
+  expect_to_wake(
+      "figures", [](LiveRuntime& runtime, TensorId) { EXPECT_GT(runtime.figures().live_bytes, 0u); }, false);
 }
 
 // An address that code outside has: writes while the program sleeps, in the step that woke, and later.

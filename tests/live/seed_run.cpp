@@ -103,7 +103,9 @@ void SeedTotals::add(const RulesCounts& more) {
 Finding finding_of(const RulesDriver& driver) {
   const std::string violation = driver.violation();
   if (violation.empty()) return {};
-  return {violation.starts_with("a ") ? "happens-before" : violation.starts_with("late ") ? "values" : "rules",
+  return {violation.starts_with("a ")      ? "happens-before"
+          : violation.starts_with("late ") ? "values"
+                                           : "rules",
           violation};
 }
 

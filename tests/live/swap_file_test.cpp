@@ -52,7 +52,8 @@ class SwapFileTest : public testing::Test {
 };
 
 struct Buffer {
-  explicit Buffer(Bytes size) : bytes(size), data(static_cast<std::byte*>(std::aligned_alloc(4096, round_up(size, 4096)))) {
+  explicit Buffer(Bytes size)
+      : bytes(size), data(static_cast<std::byte*>(std::aligned_alloc(4096, round_up(size, 4096)))) {
     std::memset(data, 0, size);
   }
   ~Buffer() { std::free(data); }

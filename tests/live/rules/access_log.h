@@ -21,9 +21,7 @@ struct Range {
   std::uint64_t begin = 0;
   Bytes bytes = 0;
 
-  bool overlaps(const Range& other) const {
-    return begin < other.begin + other.bytes && other.begin < begin + bytes;
-  }
+  bool overlaps(const Range& other) const { return begin < other.begin + other.bytes && other.begin < begin + bytes; }
 };
 
 struct Access {

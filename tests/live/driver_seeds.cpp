@@ -27,16 +27,7 @@ namespace {
 
 constexpr Bytes device_bytes = 8 * MiB;
 
-// What goes wrong by plan: in a quarter of the seeds something does.
-struct Trouble {
-  const char* function = nullptr;
-  CUresult result = CUDA_SUCCESS;
-  std::uint64_t calls = 0;
-
-  bool may_end_the_run() const { return function != nullptr && std::string(function) != "cuMemHostRegister"; }
-  bool loses_the_device() const { return result == CUDA_ERROR_LAUNCH_FAILED; }
-};
-
+// In a quarter of the seeds something does.
 Trouble draw_trouble(Random& random) {
   if (!random.one_in(4)) return {};
   switch (random.below(4)) {

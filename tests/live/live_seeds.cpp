@@ -184,16 +184,7 @@ const Known& known_of(const SeedProgram& program) {
   return known;
 }
 
-// What goes wrong by plan: in an eighth of the seeds something does.
-struct Trouble {
-  const char* function = nullptr;
-  CUresult result = CUDA_SUCCESS;
-  std::uint64_t calls = 0;
-
-  bool ends_the_run() const { return function != nullptr && std::string(function) != "cuMemHostRegister"; }
-  bool loses_the_device() const { return result == CUDA_ERROR_LAUNCH_FAILED; }
-};
-
+// In an eighth of the seeds something does.
 Trouble draw_trouble(Random& random) {
   if (!random.one_in(8)) return {};
   if (random.one_in(3)) return {"cuMemHostRegister", CUDA_ERROR_OUT_OF_MEMORY, random.below(2)};
@@ -265,7 +256,7 @@ Finding judge(std::uint64_t seed, const std::vector<SeedProgram>& programs, cons
     if (const Finding other = compare(known.plain, run.results); !other.judge.empty()) return found(other);
   } else {
     totals.ended_by_failure++;
-    if (!trouble.ends_the_run()) return found({"errors", run.error});
+    if (!trouble.may_end_the_run()) return found({"errors", run.error});
   }
   // LibTorch keeps some of what a program has made when an op in it throws.
   if (run.left != 0 && run.error.empty()) return found({"leftovers", std::to_string(run.left) + " storages"});

@@ -19,6 +19,16 @@ struct Finding {
   std::string judge, what;  // empty: nothing was found
 };
 
+// What goes wrong by plan: RulesDriver::fail.
+struct Trouble {
+  const char* function = nullptr;  // null: nothing
+  CUresult result = CUDA_SUCCESS;
+  std::uint64_t calls = 0;
+
+  bool may_end_the_run() const { return function != nullptr && std::string(function) != "cuMemHostRegister"; }
+  bool loses_the_device() const { return result == CUDA_ERROR_LAUNCH_FAILED; }
+};
+
 // Of all seeds so far.
 struct SeedTotals {
   std::uint64_t seeds = 0, ended_by_failure = 0, switches = 0;

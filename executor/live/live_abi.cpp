@@ -132,6 +132,13 @@ int expose(void* runtime, uint32_t tensor) {
   });
 }
 
+int expose_all(void* runtime) {
+  return guarded([&] {
+    keep_serving_faults();
+    of(runtime).expose_all();
+  });
+}
+
 LiveTask task_of(const tencache_task& task, const MachineSpec& spec) {
   LiveTask made;
   made.name.assign(task.name, task.name_bytes);
@@ -203,6 +210,7 @@ tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_ac
           .lend = lend,
           .take_back = take_back,
           .expose = expose,
+          .expose_all = expose_all,
           .run_tasks = run_tasks,
           .set_close_listener = set_close_listener,
           .set_sleep_listener = set_sleep_listener,

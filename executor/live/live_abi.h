@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { tencache_live_abi = 8 };  // goes up with every change
+enum { tencache_live_abi = 9 };  // goes up with every change
 enum { tencache_no_tensor = 0xffffffffu };
 
 enum tencache_status { tencache_ok = 0, tencache_out_of_memory = 1, tencache_failed = 2 };
@@ -68,6 +68,7 @@ struct tencache_live {
   int (*lend)(void* runtime, const struct tencache_use* uses, size_t count, int comes_back);
   void (*take_back)(void* runtime, const struct tencache_use* uses, size_t count, int comes_back);
   int (*expose)(void* runtime, uint32_t tensor);
+  int (*expose_all)(void* runtime);
   // Not with an accelerator. Takes the contexts, whatever it returns.
   int (*run_tasks)(void* runtime, const struct tencache_task* tasks, size_t count);
   // `listener(context)` is called when the runtime ends, before anything else.

@@ -316,7 +316,10 @@ LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
   MutexLock lock(feed_.mutex);
   if (gate_.asleep()) {
     hear_of_frees();
-    if (const Storage storage = allocate_asleep(bytes); storage.address != nullptr) return storage;
+    if (const Storage storage = allocate_asleep(bytes); storage.address != nullptr) {
+      touch_.born(lock, storage.tensor);
+      return storage;
+    }
   }
   gate_.enter();
   TensorId tensor = none;
@@ -334,6 +337,7 @@ LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
     turn.linger();
   }
   if (sleep_.woke()) touch_.expose_to_unannounced(tensor);
+  touch_.born(lock, tensor);
   return {tensor, feed_.machine().address(tensor, 0)};
 }
 
@@ -357,6 +361,7 @@ LiveRuntime::Storage LiveRuntime::store_in_file(Bytes bytes, SourceFile file) {
     feed_.machine().store_in_file(tensor, begin, memory.bytes_of(chunk), tier, shared);
   }
   feed_.tell([&](Engine& engine) { engine.stored(tensor, tier, feed_.now()); });
+  touch_.born(lock, tensor);
   return {tensor, feed_.machine().address(tensor, 0)};
 }
 
@@ -412,6 +417,14 @@ bool LiveRuntime::touch(const void* address, bool written) {
 void LiveRuntime::expose(TensorId tensor) {
   MutexLock lock(feed_.mutex);
   if (tensors_.alive(tensor)) touch_.expose(lock, tensor);
+}
+
+void LiveRuntime::expose_all() {
+  MutexLock lock(feed_.mutex);
+  if (!touch_.expose_all()) return;
+  for (const TensorId tensor : tensors_.all()) {
+    if (tensors_.alive(tensor)) touch_.expose(lock, tensor);
+  }
 }
 
 void LiveRuntime::set_sleep_listener(LiveSleep::Listener listener) {

@@ -146,6 +146,8 @@ class LiveRuntime {
   bool touch(const void* address, bool written);
   // The address is known outside: writes that no op announces are noticed from now on. Waits for tasks that use it.
   void expose(TensorId tensor);
+  // The same for all tensors, and for those that are still to come.
+  void expose_all();
   // As HostMachine::address; in tier 0 the storage's data pointer.
   std::byte* address(TensorId tensor, TierId tier = 0) const { return feed_.machine().address(tensor, tier); }
   Bytes bytes(TensorId tensor) const;

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <utility>
 
 #include "core/thread_annotations.h"
 #include "executor/live/engine_feed.h"
@@ -35,6 +36,11 @@ class TouchServer {
   void touch(MutexLock& lock, TensorId tensor, bool written);
   // Its address gets known outside. Waits while others than the calling thread's op write it.
   void expose(MutexLock& lock, TensorId tensor);
+  // The addresses of all tensors that are to come get known: `born`. False if it was so before.
+  bool expose_all() { return !std::exchange(exposes_all_, true); }
+  void born(MutexLock& lock, TensorId tensor) {
+    if (exposes_all_) expose(lock, tensor);
+  }
   // An op that was not announced may have its address, and write to it, until `forget_unannounced`.
   void expose_to_unannounced(TensorId tensor);
   void forget_unannounced();
@@ -58,6 +64,7 @@ class TouchServer {
   const bool on_;
   enum class To : std::uint8_t { program, unannounced };
   std::unordered_map<TensorId, To> exposed_;
+  bool exposes_all_ = false;
   std::uint64_t touches_ = 0;
 };
 

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "executor/mapped_file.h"
@@ -28,6 +30,28 @@ const c10::StorageImpl* whole_of(const c10::StorageImpl& storage) {
 // as long as one of ten times these bytes.
 constexpr std::size_t worth_reading_bytes = 16 * 1024;
 
+// Addresses of memory that is neither the runtime's nor PyTorch's allocator's, which somebody has: it must not move.
+// For good: that it was freed since is not known. Any thread may call.
+class KnownOutside {
+ public:
+  static KnownOutside& get() {
+    static auto* const instance = new KnownOutside;  // PyTorch runs beyond the end of main
+    return *instance;
+  }
+  void add(const void* address) {
+    const std::lock_guard lock(mutex_);
+    addresses_.insert(address);
+  }
+  bool contains(const void* address) const {
+    const std::lock_guard lock(mutex_);
+    return addresses_.contains(address);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_set<const void*> addresses_;
+};
+
 // Leaves the content where it is, in the file. Empty where that cannot be.
 c10::DataPtr store_in_file(const tencache_live& live, const MappedFile& file, const void* from, std::size_t bytes) {
   FileDescriptor opened = open_unwritten(file, from, bytes);
@@ -36,7 +60,7 @@ c10::DataPtr store_in_file(const tencache_live& live, const MappedFile& file, co
   tencache_storage made = {tencache_no_tensor, nullptr};
   pager.check(live, live.store_in_file(live.runtime, bytes, opened.release(), file.path.c_str(), file.offset, &made));
   if (made.tensor == tencache_no_tensor) return {};
-  return pager.take_over(live, made, &torch_cpu::let_go);
+  return pager.take_over(made, &torch_cpu::let_go);
 }
 
 void move_to_runtime(c10::StorageImpl& storage, const tencache_live& live) {
@@ -45,7 +69,7 @@ void move_to_runtime(c10::StorageImpl& storage, const tencache_live& live) {
     Pager& pager = Pager::get();
     tencache_storage made = {tencache_no_tensor, nullptr};
     pager.check(live, live.allocate(live.runtime, storage.nbytes(), 1, &made));
-    moved = pager.take_over(live, made, &torch_cpu::let_go);
+    moved = pager.take_over(made, &torch_cpu::let_go);
     std::memcpy(made.address, std::as_const(storage).data(), storage.nbytes());
   });
   storage.set_data_ptr_noswap(std::move(moved));
@@ -116,9 +140,9 @@ Adoption adopt(c10::StorageImpl& storage) {
   if (live == nullptr || storage.device_type() != pager.host().device || storage.nbytes() == 0 || from == nullptr) {
     return Adoption::empty;
   }
-  if (pager.storages().find(from, live) != tencache_no_tensor) return Adoption::paged_before;
+  if (pager.tensor_at(from) != tencache_no_tensor) return Adoption::paged_before;
   if (is_lent(from) || !pager.on_cpu()) return Adoption::foreign;
-  if (pager.storages().is_known_outside(from)) return Adoption::foreign;
+  if (KnownOutside::get().contains(from)) return Adoption::foreign;
   if (is_mapped(storage)) return Adoption::mapped;
   if (!torch_cpu::is_plain(storage)) return Adoption::foreign;
   move_to_runtime(storage, *live);
@@ -144,26 +168,26 @@ std::vector<Adopted> adopt_mapped(const std::vector<at::Tensor>& wanted, const s
 bool expose(c10::StorageImpl& storage) {
   const void* const address = std::as_const(storage).data();
   Pager& pager = Pager::get();
-  const tencache_live* const live = pager.live();
-  const std::uint32_t tensor = live == nullptr ? tencache_no_tensor : pager.storages().find(address, live);
-  if (tensor != tencache_no_tensor) {
-    pager.check(*live, live->expose(live->runtime, tensor));
+  if (const std::uint32_t tensor = pager.tensor_at(address); tensor != tencache_no_tensor) {
+    const tencache_live& live = *pager.live();
+    pager.check(live, live.expose(live.runtime, tensor));
     return true;
   }
-  if (address != nullptr && !torch_cpu::keep_in_place(storage)) pager.storages().known_outside(address);
+  if (pager.forked() || address == nullptr) return false;  // there it is adopted no more
+  if (!torch_cpu::keep_in_place(storage)) KnownOutside::get().add(address);
   return false;
 }
 
 void expose_all() {
   Pager& pager = Pager::get();
-  if (const tencache_live* const live = pager.live()) pager.expose_all(*live);
+  if (const tencache_live* const live = pager.live()) pager.check(*live, live->expose_all(live->runtime));
 }
 
 void give_back(c10::StorageImpl& storage) {
   Pager& pager = Pager::get();
   const tencache_live* const live = pager.live();
   const void* const from = std::as_const(storage).data();
-  const std::uint32_t tensor = live == nullptr ? tencache_no_tensor : pager.storages().find(from, live);
+  const std::uint32_t tensor = pager.tensor_at(from);
   if (tensor == tencache_no_tensor || is_lent(from) || !pager.on_cpu()) return;
   c10::DataPtr plain;
   as_op(PagedThread::get(), *live, name_of(*live, "give back"), {{tensor, 1, 0}}, false, 0, [&] {

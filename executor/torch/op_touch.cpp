@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "executor/torch/pager.h"
+
 namespace tencache::paging {
 
-void OpTouch::find(OpSchema& info, const torch::jit::Stack& stack, const StorageRegistry& storages,
-                   const tencache_live& live) {
+void OpTouch::find(OpSchema& info, const torch::jit::Stack& stack, const Pager& pager) {
   arguments.clear();
   uses.clear();
   has_wrapper = false;
@@ -27,7 +28,7 @@ void OpTouch::find(OpSchema& info, const torch::jit::Stack& stack, const Storage
   }
   if (has_wrapper) return;
   for (Argument& argument : arguments) {
-    argument.tensor = storages.find(std::as_const(*argument.storage).data(), &live);
+    argument.tensor = pager.tensor_at(std::as_const(*argument.storage).data());
     add_use(argument);
   }
 }

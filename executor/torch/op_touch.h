@@ -11,9 +11,10 @@
 
 #include "executor/live/live_abi.h"
 #include "executor/torch/recorder/op_schema.h"
-#include "executor/torch/storage_registry.h"
 
 namespace tencache::paging {
+
+class Pager;
 
 struct OpTouch {
   struct Argument {
@@ -33,7 +34,7 @@ struct OpTouch {
   bool has_wrapper = false;
 
   // Of the op whose arguments are on top of the stack.
-  void find(OpSchema& info, const torch::jit::Stack& stack, const StorageRegistry& storages, const tencache_live& live);
+  void find(OpSchema& info, const torch::jit::Stack& stack, const Pager& pager);
   // Whether the op says that it uses this tensor of the runtime and does not write it.
   bool only_reads(std::uint32_t tensor) const;
 

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <mutex>
+#include <thread>
 
 #include "core/error.h"
 #include "executor/torch/lent_tensors.h"
@@ -10,6 +11,8 @@
 #include "executor/torch/torch_cpu.h"
 
 namespace tencache::paging {
+
+constinit StorageOwners Pager::owners_;
 
 Pager& Pager::get() {
   static Pager* const instance = new Pager;
@@ -32,7 +35,6 @@ void Pager::attach(const tencache_live& live, const Host& host) {
   }
   ++run_;
   split_ops = 0;
-  exposing_all_ = false;
   if (host.device == c10::DeviceType::CPU) {
     torch_cpu::install_allocator();
   } else {
@@ -42,6 +44,7 @@ void Pager::attach(const tencache_live& live, const Host& host) {
   leave_children_alone();
   host_ = host;
   live_ = &live;
+  open_run_ = run_;
   live.set_close_listener(
       live.runtime, [](void* closing) { get().close(*static_cast<const tencache_live*>(closing)); },
       const_cast<tencache_live*>(&live));
@@ -52,33 +55,34 @@ void Pager::attach(const tencache_live& live, const Host& host) {
 
 void Pager::close(const tencache_live& live) {
   if (host_.let_go_of_workspaces != nullptr) host_.let_go_of_workspaces();
+  open_run_ = 0;
+  while (letting_go_ != 0) std::this_thread::yield();
   live_ = nullptr;
-  storages_.orphan(live);
   forget_loans(live);
 }
 
 void Pager::leave_children_alone() {
-  static const int registered = pthread_atfork([] { get().storages_.lock(); }, [] { get().storages_.unlock(); },
-                                               [] {
-                                                 Pager& pager = get();
-                                                 pager.storages_.unlock();
-                                                 const tencache_live* const live = pager.live_.exchange(nullptr);
-                                                 if (live == nullptr) return;
-                                                 pager.storages_.orphan(*live);
-                                                 pager.forked_ = true;
-                                               });
+  static const int registered = pthread_atfork(nullptr, nullptr, [] {
+    Pager& pager = get();
+    pager.letting_go_ = 0;
+    pager.open_run_ = 0;
+    if (pager.live_.exchange(nullptr) != nullptr) pager.forked_ = true;
+  });
   static_cast<void>(registered);
 }
 
-c10::DataPtr Pager::take_over(const tencache_live& live, const tencache_storage& storage, c10::DeleterFnPtr let_go) {
-  storages_.add(storage.address, live, storage.tensor);
-  if (exposing_all_) check(live, live.expose(live.runtime, storage.tensor));
+c10::DataPtr Pager::take_over(const tencache_storage& storage, c10::DeleterFnPtr let_go) {
+  owners_.put(storage.address, {open_run_, storage.tensor});
   return {storage.address, storage.address, let_go, c10::Device(host_.device)};
 }
 
-void Pager::expose_all(const tencache_live& live) {
-  if (exposing_all_.exchange(true)) return;
-  for (const std::uint32_t tensor : storages_.tensors_of(live)) check(live, live.expose(live.runtime, tensor));
+bool Pager::let_go(const void* address) noexcept {
+  const StorageOwner owner = owners_.take(address);
+  if (owner.run == 0) return false;
+  ++letting_go_;
+  if (owner.run == open_run_) live()->release(live()->runtime, owner.tensor);
+  --letting_go_;
+  return true;
 }
 
 }  // namespace tencache::paging

@@ -12,7 +12,7 @@
 
 #include "executor/torch/op_touch.h"
 #include "executor/torch/paging.h"
-#include "executor/torch/storage_registry.h"
+#include "executor/torch/storage_owners.h"
 
 namespace tencache::paging {
 
@@ -45,11 +45,20 @@ class Pager {
   // This is a child of the process with the runtime: its tensors stayed there.
   bool forked() const { return forked_; }
 
-  StorageRegistry& storages() { return storages_; }
-  // The storage is the runtime's from here on. `let_go`: of its allocator.
-  c10::DataPtr take_over(const tencache_live& live, const tencache_storage& storage, c10::DeleterFnPtr let_go);
-  // As paging.h.
-  void expose_all(const tencache_live& live);
+  // Whose a storage is, by its address.
+  std::uint32_t tensor_at(const void* address) const {
+    const StorageOwner owner = owners_.find(address);
+    return owner.run == open_run_ ? owner.tensor : tencache_no_tensor;
+  }
+  // It is the memory of a runtime that has ended, or that this process was forked from.
+  bool is_left_behind(const void* address) const {
+    const StorageOwner owner = owners_.find(address);
+    return owner.run != 0 && owner.run != open_run_;
+  }
+  // The storage is the attached runtime's from here on. `let_go`: of its allocator.
+  c10::DataPtr take_over(const tencache_storage& storage, c10::DeleterFnPtr let_go);
+  // PyTorch lets go of it. False if it is no runtime's.
+  bool let_go(const void* address) noexcept;
 
   std::atomic<Allocations> allocations = Allocations::all;
   std::atomic<bool> split_all_lists = false;
@@ -62,11 +71,12 @@ class Pager {
   void close(const tencache_live& live);
 
   std::atomic<const tencache_live*> live_ = nullptr;
-  std::uint32_t run_ = 0;  // goes up with each `attach` of another one
+  std::uint32_t run_ = 0;                    // goes up with each `attach` of another one
+  std::atomic<std::uint32_t> open_run_ = 0;  // `run_` while it is attached, else 0
+  std::atomic<int> letting_go_ = 0;          // threads that may call the runtime, which waits for them when it ends
   Host host_;
   std::atomic<bool> forked_ = false;
-  std::atomic<bool> exposing_all_ = false;
-  StorageRegistry storages_;
+  static constinit StorageOwners owners_;
 };
 
 // Whether ops of guarded threads come to `intercept`. If not, they cost what they cost without a guard. No guarded
@@ -76,7 +86,7 @@ void set_intercepting(bool on);
 struct PagedThread {
   int ops_open = 0;                           // allocations belong to the op
   bool op_is_paged = false;                   // it uses memory of the runtime
-  std::vector<tencache_storage> op_storages;  // that it has allocated
+  std::vector<tencache_storage> op_storages;  // that it has allocated on an accelerator
   OpTaker* taker = nullptr;
   OpTouch touch;  // of the op that is about to run
 

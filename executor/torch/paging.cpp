@@ -49,7 +49,7 @@ void keep_hidden(const torch::jit::Stack& stack, std::size_t returns, const tenc
   }
   std::vector<std::uint32_t> hidden;
   for (const tencache_storage& storage : allocated) {
-    const bool alive = pager.storages().find(storage.address, &live) == storage.tensor;
+    const bool alive = pager.tensor_at(storage.address) == storage.tensor;
     if (alive && !returned.contains(storage.address)) hidden.push_back(storage.tensor);
   }
   sort_unique(hidden);
@@ -100,7 +100,7 @@ void run_in_groups(const Intercepted& at, OpTouch& touch, torch::jit::Stack* sta
   if (groups.size() <= 1) return run_paged(at, touch, stack, groups.empty() ? 0 : groups.front().part_bytes);
   ++pager.split_ops;
   run_groups(*stack, count, returns, groups, [&](torch::jit::Stack& part, const Group& group) {
-    touch.find(at.info, part, pager.storages(), at.live);
+    touch.find(at.info, part, pager);
     run_paged(at, touch, &part, group.part_bytes);
   });
 }
@@ -110,7 +110,7 @@ void refuse_paged(const OpSchema& info, const torch::jit::Stack& stack) {
   const std::size_t first = stack.size() - info.argument_count;
   for (const ArgumentInfo& argument : info.arguments) {
     visit_storages(stack[first + argument.position], [&](const c10::Storage& storage, bool) {
-      if (Pager::get().storages().find(base_address(storage), nullptr) == tencache_no_tensor) return;
+      if (!Pager::get().is_left_behind(base_address(storage))) return;
       TORCH_CHECK(false, info.name, ": its argument '", argument.name,
                   "' is paged by tencache in the process that this one was forked from, and is not here: hand workers "
                   "copies, or start them by spawn");
@@ -134,7 +134,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   if (live == nullptr && pager.forked()) refuse_paged(info, *stack);
   if (live == nullptr || thread.ops_open > 0) return op.redispatchBoxed(below, stack);
   OpTouch& touch = thread.touch;
-  touch.find(info, *stack, pager.storages(), *live);
+  touch.find(info, *stack, pager);
   if (touch.has_wrapper) return op.redispatchBoxed(below, stack);  // it is seen again inside
   const Intercepted at{op, below, info, *live, thread};
   if (info.on_lists) {
@@ -182,8 +182,7 @@ void set_op_taker(OpTaker* taker) { PagedThread::get().taker = taker; }
 bool between_ops() { return guarded() && PagedThread::get().ops_open == 0 && PagedThread::get().taker == nullptr; }
 
 std::uint32_t tensor_of(const c10::Storage& storage) {
-  Pager& pager = Pager::get();
-  return storage ? pager.storages().find(base_address(storage), pager.live()) : tencache_no_tensor;
+  return storage ? Pager::get().tensor_at(base_address(storage)) : tencache_no_tensor;
 }
 
 std::vector<std::uint32_t> tensors_of(const std::vector<at::Tensor>& tensors) {
@@ -214,11 +213,11 @@ c10::DataPtr allocate_paged(std::size_t bytes, c10::Device device, c10::DeleterF
   if (pager.allocations == Allocations::beside_paged && !thread.op_is_paged) return {};
   tencache_storage storage = {tencache_no_tensor, nullptr};
   pager.check(*live, live->allocate(live->runtime, bytes, inside_op ? 1 : 0, &storage));
-  c10::DataPtr taken = pager.take_over(*live, storage, deleter);
-  if (inside_op) thread.op_storages.push_back(storage);
+  c10::DataPtr taken = pager.take_over(storage, deleter);
+  if (inside_op && live->on_accelerator != 0) thread.op_storages.push_back(storage);  // keep_hidden asks
   return taken;
 }
 
-bool release_paged(void* address) noexcept { return paging::Pager::get().storages().let_go(address); }
+bool release_paged(void* address) noexcept { return paging::Pager::get().let_go(address); }
 
 }  // namespace tencache

@@ -46,7 +46,8 @@ def _cuda_places():
     site = os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__)))
     major = torch.version.cuda.split(".")[0]
     roots = [os.path.join(site, "nvidia", "cu" + major)]
-    roots += sorted(glob.glob(os.path.join(site, "nvidia", "cu*"))) + [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
+    roots += sorted(glob.glob(os.path.join(site, "nvidia", "*")))  # before CUDA 13 a folder a part
+    roots += [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
     includes = [os.path.join(root, "include") for root in roots if root]
     if not any(os.path.isfile(os.path.join(include, "cuda_runtime_api.h")) for include in includes):
         raise CannotLoad(f"CUDA's headers (cuda_runtime_api.h) are in none of {', '.join(includes)}: install the CUDA "
@@ -90,7 +91,9 @@ class Library:
         if os.path.isdir(libraries):
             command += ["-L" + libraries, "-Wl,-rpath," + libraries]
         if self._cuda:
-            command += ["-ltorch_cuda", "-lc10_cuda", runtime, "-Wl,-rpath," + os.path.dirname(runtime)]
+            # Before 2.5 the allocator that programs may replace is in PyTorch's library for Python.
+            command += ["-ltorch_cuda", "-ltorch_python", "-lc10_cuda", runtime,
+                        "-Wl,-rpath," + os.path.dirname(runtime)]
         return command + ["-ltorch_cpu", "-lc10"]
 
     def _path(self):
@@ -101,7 +104,8 @@ class Library:
         content.update(repr((torch.__version__, torch.__file__, os.environ.get("CXX"))).encode())
         return os.path.join(_cache_folder(), f"{self._name}-{torch.__version__}-{content.hexdigest()[:16]}.so")
 
-    def _build(self, path, say, what, duration):
+    def build(self, path, say, what, duration):
+        """Into that file. CannotLoad says why not."""
         descriptor, scratch = tempfile.mkstemp(suffix=".so", dir=os.path.dirname(path))
         os.close(descriptor)
         all_of_it = scratch + ".cpp"  # in one file: PyTorch's headers, which take most of the time, are read once
@@ -112,7 +116,8 @@ class Library:
             say(f"building {what} for PyTorch {torch.__version__} (once, about {duration}) …")
             result = subprocess.run(command, capture_output=True, text=True)
             if result.returncode != 0:
-                lines = [line for line in result.stderr.splitlines() if "error" in line] or result.stderr.splitlines()
+                lines = [line for line in result.stderr.splitlines() if "error" in line or "undefined" in line]
+                lines = lines or result.stderr.splitlines()
                 raise CannotLoad("the compiler refused it: " + (lines[0] if lines else "no message"))
             os.replace(scratch, path)  # whole or not at all, whoever else builds it
         finally:
@@ -127,7 +132,7 @@ class Library:
             if not os.path.exists(path):
                 with alone(_cache_folder()):
                     if not os.path.exists(path):
-                        self._build(path, say, what, duration)
+                        self.build(path, say, what, duration)
             return ctypes.CDLL(path)
         except OSError as error:
             raise CannotLoad(str(error)) from error

@@ -49,6 +49,7 @@ LiveRun::LiveRun(LiveSetting setting, LiveRunOptions options)
   TENCACHE_CHECK((options.fence == nullptr) == raw_access);
   live.fence = std::move(options.fence);
   live.interpose = std::move(options.interpose);
+  live.relocates = std::move(options.relocates);
   if (!options.timeline.empty()) {
     parts_.attach(live.engine);
     const std::string& policy = setting_.scenario.policy.name;
@@ -128,6 +129,7 @@ RuntimeFigures LiveRun::figures() {
   figures.largest_op_bytes = now.largest_op_bytes;
   figures.largest_op = now.largest_op;
   figures.faults = now.touches;
+  figures.exposed_tensors = now.exposed;
   figures.evictions = now.counters.evictions;
   figures.deviations = followed.deviations;
   figures.first_deviation = followed.first_deviation;

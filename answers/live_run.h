@@ -32,6 +32,7 @@ struct LiveRunOptions {
   bool sleep = false;                                    // LiveOptions::sleep
   std::function<void()> fence = {};                      // with an accelerator: LiveOptions::fence
   decltype(LiveOptions::interpose) interpose = {};       // as there
+  decltype(LiveOptions::relocates) relocates = {};       // as there
   std::string timeline = {};                             // a file; empty: none
   std::shared_ptr<const LivePrediction> predicted = {};  // null: nothing was
 };

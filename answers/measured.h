@@ -89,7 +89,8 @@ struct RuntimeFigures {
   Bytes peak_bytes = 0, live_bytes = 0;  // of all storages at once, at most (what 100 % of the memory is) and now
   Bytes gpu_memory_bytes = 0, largest_op_bytes = 0;  // the latter is the least GPU memory
   std::string largest_op;
-  std::uint64_t faults = 0;  // touches of code that is no op
+  std::uint64_t faults = 0;           // touches of code that is no op
+  std::uint64_t exposed_tensors = 0;  // whose address got known outside PyTorch: they never move
   std::uint64_t evictions = 0, deviations = 0;
   std::string first_deviation;
   std::uint64_t ops = 0, ops_on_schedule = 0;  // since the schedule is known, but for those of steps asleep
@@ -97,7 +98,8 @@ struct RuntimeFigures {
   double stall_seconds = 0;
 };
 TENCACHE_ANSWER(RuntimeFigures, link_bytes, peak_bytes, live_bytes, gpu_memory_bytes, largest_op_bytes, largest_op,
-                faults, evictions, deviations, first_deviation, ops, ops_on_schedule, steps_asleep, stall_seconds)
+                faults, exposed_tensors, evictions, deviations, first_deviation, ops, ops_on_schedule, steps_asleep,
+                stall_seconds)
 
 // With what Python knows of the program (python/tencache/_live.py).
 struct ProgramFigures : RuntimeFigures {

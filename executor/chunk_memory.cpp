@@ -141,6 +141,32 @@ void ChunkMemory::destroy(TensorId tensor) {
   ranges_.destroy(tensor);
 }
 
+void ChunkMemory::relocate(TensorId tensor) {
+  Range& of = ranges_[tensor];
+  TENCACHE_CHECK(!of.exposed && !of.retired);
+  if (of.bytes == 0) return;
+  std::byte* const from = of.address;
+  std::byte* const to = addresses_.take(of.bytes);
+  let_go_of(from);
+  let_go_of(to);
+  for (Mapping& mapping : of.mappings) {
+    if (const std::shared_ptr<HiddenPages> hidden = std::exchange(mapping.hidden, nullptr)) {
+      TENCACHE_CHECK(hidden->shown);
+      unhide(*hidden, mapping.bytes);
+    }
+    scratch_.clear();
+    mapping.each([this](const Extent& extent) { scratch_.push_back(extent); });
+    map_extents(to + mapping.begin, scratch_, mapping.bytes);
+    protect(from + mapping.begin, mapping.bytes);
+  }
+  ranges_.move(tensor, to);
+  left_.push_back({reinterpret_cast<Bytes>(from), of.bytes});
+  constexpr std::size_t most_left = 4096;
+  if (left_.size() <= most_left) return;
+  addresses_.give(reinterpret_cast<std::byte*>(left_.front().offset), left_.front().bytes);
+  left_.pop_front();
+}
+
 void ChunkMemory::check_memory_left() {
   if (pages_.high_water() <= checked_high_water_) return;
   const Bytes left = available_memory();

@@ -1,4 +1,5 @@
-// Memory of one tier on this computer: a hard cap, and chunks of tensors mapped into address ranges that never change.
+// Memory of one tier on this computer: a hard cap, and chunks of tensors mapped into address ranges, which change only
+// where `relocate` is called.
 //
 // All bytes of the tier are pages of one memfd of the tier's capacity. Each tensor has a reserved range of addresses
 // without pages; `map` puts pages of the memfd into a part of it, `unmap` takes them out, so that an access to an
@@ -20,6 +21,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <memory>
 #include <new>
 #include <string>
@@ -101,6 +103,10 @@ class ChunkMemory final : public TierMemory {
   // `begin` is a multiple of 4 KiB. With `addressed` the pages are those at `offset`.
   void map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) override;
   void unmap(TensorId tensor, Bytes begin, Bytes bytes) override;
+  // Another address for the tensor, with the pages that are mapped now: what an arena that moves tensors does, for
+  // tests. An access to the old one faults; it belongs to nobody for some thousands of calls. The tensor is not
+  // exposed, and nobody uses its memory.
+  void relocate(TensorId tensor);
   // As `map`, but the pages are at `copy_address`, and nothing is at the tensor's address until show() of `hidden_at`.
   void map_hidden(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset);
   std::byte* copy_address(TensorId tensor, Bytes begin) const;  // the tensor's own, of a chunk that is not hidden
@@ -178,6 +184,7 @@ class ChunkMemory final : public TierMemory {
   std::unordered_map<std::byte*, std::vector<Mapping>> parked_;
   Bytes parked_bytes_ = 0;  // of pages_
   std::size_t parked_count_ = 0;
+  std::deque<Extent> left_;  // addresses that `relocate` has left
   std::vector<Extent> scratch_;
   Bytes checked_high_water_ = 0;
   ChunkMemoryStatistics statistics_;

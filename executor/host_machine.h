@@ -114,7 +114,11 @@ class HostMachine final : public Machine {
   void conceal(TensorId tensor) { memory_->conceal(tensor); }
   void open_for_writing(TensorId tensor) { memory_->open_for_writing(tensor); }
 
-  // The tensor's constant address in a memory tier; below the first one, once it has a chunk there.
+  // For tests, without an accelerator: another address for the tensor in tier 0, which nothing under way uses. On the
+  // thread that calls Machine.
+  void relocate(TensorId tensor) { memory_->relocate(tensor); }
+
+  // The tensor's address in a memory tier, constant but for `relocate`; below the first one, once it has a chunk there.
   std::byte* address(TensorId tensor, TierId tier = 0) const { return memory_->address(tensor, tier); }
   Bytes bytes(TensorId tensor) const { return memory_->bytes(tensor); }
   TierId tier_of_lane(std::uint8_t lane) const { return lane == 0 ? TierId{0} : cpu_tier_; }

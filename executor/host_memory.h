@@ -93,6 +93,9 @@ class HostMemory {
   void conceal(TensorId tensor) { tiers_[0].pages->conceal(tensor); }
   void open_for_writing(TensorId tensor) { tiers_[0].pages->open_for_writing(tensor); }
 
+  // ChunkMemory::relocate, in tier 0.
+  void relocate(TensorId tensor) { tiers_[0].pages->relocate(tensor); }
+
   std::byte* address(TensorId tensor, TierId tier) const;
   Bytes bytes(TensorId tensor) const { return tiers_[0].memory->bytes(tensor); }
   ChunkMemoryStatistics statistics(TierId tier) const;  // memory tiers only

@@ -45,6 +45,12 @@ class TensorRanges {
     range.retired = false;
     range.exposed = false;
   }
+  // It lies elsewhere from now on.
+  void move(TensorId tensor, Address address) {
+    Range& range = (*this)[tensor];
+    const SequenceLock::Change change(lock_);
+    range.address.store(address, std::memory_order_release);
+  }
   bool exists(TensorId tensor) const { return tensor < size() && at(tensor).exists; }
   std::size_t size() const { return size_.load(std::memory_order_acquire); }  // ids are below this
   Range& operator[](TensorId tensor) {

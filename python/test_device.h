@@ -1,5 +1,6 @@
-// Where tests put the GPU of live runs: a module of theirs has this function (tests/live/python_rules.cpp), which gives
-// the setting an accelerator, and the options what goes with it. Elsewhere nothing happens.
+// Where tests put the GPU of live runs: a module of theirs has this function, which gives the setting an accelerator,
+// and the options what goes with it (tests/live/python_rules.cpp), or options that only tests have
+// (tests/live/python_moved.cpp). Elsewhere nothing happens.
 #pragma once
 
 #include "answers/live_run.h"

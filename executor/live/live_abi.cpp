@@ -61,8 +61,12 @@ class Uses {
 
 uint32_t name_id(void* runtime, const char* text, size_t bytes) { return of(runtime).name_id({text, bytes}); }
 
-int begin_op(void* runtime, uint32_t name, const tencache_use* uses, size_t count, uint64_t part_bytes) {
-  return guarded([&] { of(runtime).begin_op(NameId{name}, Uses(uses, count), part_bytes); });
+int begin_op(void* runtime, uint32_t name, tencache_use* uses, size_t count, uint64_t part_bytes) {
+  const int status = guarded([&] { of(runtime).begin_op(NameId{name}, Uses(uses, count), part_bytes); });
+  if (of(runtime).abi().moves != 0) {
+    for (tencache_use& use : std::span(uses, count)) use.address = of(runtime).address(use.tensor);
+  }
+  return status;
 }
 
 int end_op(void* runtime, int linger) {
@@ -190,9 +194,10 @@ Bytes task_bytes(const MachineSpec& spec) {
 
 }  // namespace
 
-tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_accelerator) {
+tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_accelerator, bool moves) {
   return {.abi = tencache_live_abi,
           .on_accelerator = on_accelerator ? 1u : 0u,
+          .moves = moves ? 1u : 0u,
           .group_bytes = spec.tiers.front().capacity / groups_in_memory,
           .task_bytes = task_bytes(spec),
           .runtime = &runtime,

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { tencache_live_abi = 9 };  // goes up with every change
+enum { tencache_live_abi = 10 };  // goes up with every change
 enum { tencache_no_tensor = 0xffffffffu };
 
 enum tencache_status { tencache_ok = 0, tencache_out_of_memory = 1, tencache_failed = 2 };
@@ -20,6 +20,7 @@ enum tencache_status { tencache_ok = 0, tencache_out_of_memory = 1, tencache_fai
 struct tencache_use {
   uint32_t tensor;
   uint8_t read, written;
+  void* address;  // of begin_op alone: where it lies while the op runs
 };
 
 struct tencache_storage {
@@ -46,13 +47,15 @@ struct tencache_task {
 struct tencache_live {
   uint32_t abi;             // tencache_live_abi
   uint32_t on_accelerator;  // 1: the GPU tier is an accelerator's memory
+  uint32_t moves;           // 1: a tensor that is not exposed may lie elsewhere in each op that uses it; 0: never
   uint64_t group_bytes;     // what one op on lists of tensors takes at most at a time (a share of the GPU tier)
   uint64_t task_bytes;      // what one task may use at most, wherever it runs
   void* runtime;
 
   // The number of an op's name, for `begin_op`: the same for the same name, as long as the runtime.
   uint32_t (*name_id)(void* runtime, const char* text, size_t bytes);
-  int (*begin_op)(void* runtime, uint32_t name, const struct tencache_use* uses, size_t count, uint64_t part_bytes);
+  // Where tensors move it gives each use its address, also if it fails.
+  int (*begin_op)(void* runtime, uint32_t name, struct tencache_use* uses, size_t count, uint64_t part_bytes);
   int (*end_op)(void* runtime, int linger);
   int (*allocate)(void* runtime, uint64_t bytes, int inside_op, struct tencache_storage* storage);
   // store_in_file: takes the descriptor over, which is open for reading. tencache_no_tensor: there is no room.

@@ -32,7 +32,8 @@ TierId tier_of_files(const MachineSpec& spec) {
 LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions options)
     : spec_(with_real_pages(spec, options.machine.accelerator.get())),
       options_(std::move(options)),
-      abi_(interposed(options_, live_abi(*this, spec_, options_.machine.accelerator != nullptr))),
+      abi_(interposed(options_, live_abi(*this, spec_, options_.machine.accelerator != nullptr,
+                                         options_.relocates != nullptr))),
       device_(options_.fence),
       labels_(options_.engine.timeline),
       gate_(
@@ -58,7 +59,7 @@ EngineOptions LiveRuntime::engine_options() {
 
 bool LiveRuntime::may_sleep() const {
   return options_.sleep && options_.machine.raw_access && options_.machine.accelerator == nullptr &&
-         options_.engine.timeline == nullptr && options_.engine.log == nullptr;
+         options_.engine.timeline == nullptr && options_.engine.log == nullptr && !options_.relocates;
 }
 
 LiveRuntime::~LiveRuntime() {
@@ -246,6 +247,16 @@ void LiveRuntime::start_op(MutexLock& lock, NameId name, std::span<const Use> us
   gate_.start();
 }
 
+// Nothing is under way, and no other op runs.
+void LiveRuntime::relocate(std::span<const Use> uses) {
+  const Residency& memory = feed_.engine().memory();
+  for (const Use& use : uses) {
+    bool stays = touch_.exposed(use.tensor);
+    for (const ChunkId chunk : memory.chunks_of(use.tensor)) stays |= memory.copy(chunk, 0).pins != 0;
+    if (!stays && options_.relocates(memory.bytes(use.tensor))) feed_.machine().relocate(use.tensor);
+  }
+}
+
 NameId LiveRuntime::name_id(std::string_view text) {
   const MutexLock lock(feed_.mutex);
   return follower_.names().intern(text);
@@ -255,7 +266,10 @@ void LiveRuntime::begin_op(NameId name, std::span<const Use> uses, Bytes part_by
   MutexLock lock(feed_.mutex);
   gate_.enter();
   OpGate::Turn turn(gate_, lock);
-  if (options_.settle) gate_.wait_until(lock, [this]() TENCACHE_REQUIRES(feed_.mutex) { return feed_.idle(); });
+  if (options_.settle || options_.relocates) {
+    gate_.wait_until(lock, [this]() TENCACHE_REQUIRES(feed_.mutex) { return feed_.idle(); });
+  }
+  if (options_.relocates) relocate(uses);
   start_op(lock, name, uses, part_bytes);
   turn.run_body();
 }
@@ -519,6 +533,7 @@ LiveFigures LiveRuntime::figures() const {
           .largest_op_bytes = gate_.working_set().largest_bytes(),
           .largest_op = std::string(follower_.names()[gate_.working_set().largest_op()]),
           .touches = touch_.touches(),
+          .exposed = touch_.ever_exposed(),
           .steps_asleep = sleep_.steps(),
           .faults = feed_.machine().fault_counts()};
 }

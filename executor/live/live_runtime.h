@@ -2,8 +2,8 @@
 //
 // The program announces what it does (ops with the tensors that they use, allocations, modules, steps), the engine
 // moves tensors, HostMachine does the moving. The GPU tier is a capped arena of ordinary memory, or an accelerator's
-// memory; a storage's address in it never changes, its pages come and go. This class knows nothing of LibTorch:
-// interception.h announces LibTorch's ops to it.
+// memory; a storage's address in it stays (but for tests: LiveOptions::relocates), its pages come and go. This class
+// knows nothing of LibTorch: interception.h announces LibTorch's ops to it.
 //
 // On an accelerator ops go on when the program believes them over. Before anything else happens to memory that they may
 // touch (an op's end reaches the engine, a free is heard) the runtime waits for them (LiveOptions::fence). So an op is
@@ -65,6 +65,10 @@ struct LiveOptions {
   std::function<void()> fence{};
   // For tests: the C functions that programs call, given the runtime's own, to which they go on.
   std::function<tencache_live(const tencache_live&)> interpose{};
+  // For tests, without an accelerator: before each op all that it uses is moved to other addresses, but for what is
+  // exposed, pinned or lent, and for tensors of a size for which this is false. Nobody sleeps, and ops begin as with
+  // `settle`.
+  std::function<bool(Bytes bytes)> relocates{};
 };
 
 // Until now.
@@ -81,13 +85,14 @@ struct LiveFigures {
   Bytes largest_op_bytes = 0;
   std::string largest_op;
   std::uint64_t touches = 0;  // accesses of code outside ops that faulted
+  std::uint64_t exposed = 0;  // tensors whose address got known outside
   std::uint64_t steps_asleep = 0;
   FaultCounts faults;  // injected
 };
 
 class LiveRuntime;
 // Its functions as C, before it is made, too.
-tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_accelerator);
+tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_accelerator, bool moves);
 
 class LiveRuntime {
  public:
@@ -148,7 +153,7 @@ class LiveRuntime {
   void expose(TensorId tensor);
   // The same for all tensors, and for those that are still to come.
   void expose_all();
-  // As HostMachine::address; in tier 0 the storage's data pointer.
+  // As HostMachine::address; in tier 0 the storage's data pointer. Where tensors move: when the op that uses it began.
   std::byte* address(TensorId tensor, TierId tier = 0) const { return feed_.machine().address(tensor, tier); }
   Bytes bytes(TensorId tensor) const;
 
@@ -219,6 +224,7 @@ class LiveRuntime {
 
   TensorId create(Bytes bytes, Nanoseconds now) TENCACHE_REQUIRES(feed_.mutex);
   void destroy(TensorId tensor, Nanoseconds now) TENCACHE_REQUIRES(feed_.mutex);
+  void relocate(std::span<const Use> uses) TENCACHE_REQUIRES(feed_.mutex);
   void start_op(MutexLock& lock, NameId name, std::span<const Use> uses, Bytes part_bytes = 0)
       TENCACHE_REQUIRES(feed_.mutex);
   TensorId allocate_in_op(MutexLock& lock, Bytes bytes) TENCACHE_REQUIRES(feed_.mutex);

@@ -1,6 +1,7 @@
 #include "executor/live/touch_server.h"
 
 #include <optional>
+#include <utility>
 
 #include "core/error.h"
 
@@ -19,7 +20,7 @@ void TouchServer::touch(MutexLock& lock, TensorId tensor, bool written) {
   const OpGate::Turn turn(gate_, lock);
   bring_in(lock, {tensor, true, written});
   gate_.hold(tensor);
-  exposed_.try_emplace(tensor, To::program);
+  if (exposed_.try_emplace(tensor, To::program).second) ++ever_exposed_;
   ++touches_;
   protect(tensor);
   if (written) feed_.machine().open_for_writing(tensor);
@@ -54,7 +55,8 @@ void TouchServer::expose(MutexLock& lock, TensorId tensor) {
     turn.emplace(gate_, lock);
     tasks_.wait_beside(lock, [this, tensor] { return !tasks_.use(tensor); });
   }
-  exposed_[tensor] = To::program;
+  const auto [known, is_new] = exposed_.try_emplace(tensor, To::program);
+  if (is_new || std::exchange(known->second, To::program) != To::program) ++ever_exposed_;
   protect(tensor);
 }
 

@@ -50,9 +50,12 @@ class TouchServer {
   void await_tasks(MutexLock& lock);
   // The tensor is about to be destroyed.
   void forget(TensorId tensor) { exposed_.erase(tensor); }
+  // Its address is known outside.
+  bool exposed(TensorId tensor) const { return exposed_.contains(tensor); }
   // Nobody has its address any more.
   void conceal(TensorId tensor);
   std::uint64_t touches() const { return touches_; }
+  std::uint64_t ever_exposed() const { return ever_exposed_; }
 
  private:
   void bring_in(MutexLock& lock, const Use& use);
@@ -65,7 +68,7 @@ class TouchServer {
   enum class To : std::uint8_t { program, unannounced };
   std::unordered_map<TensorId, To> exposed_;
   bool exposes_all_ = false;
-  std::uint64_t touches_ = 0;
+  std::uint64_t touches_ = 0, ever_exposed_ = 0;
 };
 
 }  // namespace tencache

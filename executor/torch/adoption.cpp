@@ -65,7 +65,8 @@ c10::DataPtr store_in_file(const tencache_live& live, const MappedFile& file, co
 
 void move_to_runtime(c10::StorageImpl& storage, const tencache_live& live) {
   c10::DataPtr moved;
-  as_op(PagedThread::get(), live, name_of(live, "adopt"), {}, false, 0, [&] {
+  OpTouch nothing;
+  as_op(PagedThread::get(), live, name_of(live, "adopt"), nothing, false, 0, [&] {
     Pager& pager = Pager::get();
     tencache_storage made = {tencache_no_tensor, nullptr};
     pager.check(live, live.allocate(live.runtime, storage.nbytes(), 1, &made));
@@ -140,7 +141,7 @@ Adoption adopt(c10::StorageImpl& storage) {
   if (live == nullptr || storage.device_type() != pager.host().device || storage.nbytes() == 0 || from == nullptr) {
     return Adoption::empty;
   }
-  if (pager.tensor_at(from) != tencache_no_tensor) return Adoption::paged_before;
+  if (pager.tensor_of(storage) != tencache_no_tensor) return Adoption::paged_before;
   if (is_lent(from) || !pager.on_cpu()) return Adoption::foreign;
   if (KnownOutside::get().contains(from)) return Adoption::foreign;
   if (is_mapped(storage)) return Adoption::mapped;
@@ -168,7 +169,7 @@ std::vector<Adopted> adopt_mapped(const std::vector<at::Tensor>& wanted, const s
 bool expose(c10::StorageImpl& storage) {
   const void* const address = std::as_const(storage).data();
   Pager& pager = Pager::get();
-  if (const std::uint32_t tensor = pager.tensor_at(address); tensor != tencache_no_tensor) {
+  if (const std::uint32_t tensor = pager.tensor_of(storage); tensor != tencache_no_tensor) {
     const tencache_live& live = *pager.live();
     pager.check(live, live.expose(live.runtime, tensor));
     return true;
@@ -186,13 +187,15 @@ void expose_all() {
 void give_back(c10::StorageImpl& storage) {
   Pager& pager = Pager::get();
   const tencache_live* const live = pager.live();
-  const void* const from = std::as_const(storage).data();
-  const std::uint32_t tensor = pager.tensor_at(from);
-  if (tensor == tencache_no_tensor || is_lent(from) || !pager.on_cpu()) return;
+  const std::uint32_t tensor = pager.tensor_of(storage);
+  if (tensor == tencache_no_tensor || is_lent(std::as_const(storage).data()) || !pager.on_cpu()) return;
+  OpTouch touch;
+  touch.arguments = {{.storage = &storage, .tensor = tensor}};
+  touch.uses = {{tensor, 1, 0, nullptr}};
   c10::DataPtr plain;
-  as_op(PagedThread::get(), *live, name_of(*live, "give back"), {{tensor, 1, 0}}, false, 0, [&] {
+  as_op(PagedThread::get(), *live, name_of(*live, "give back"), touch, false, 0, [&] {
     plain = torch_cpu::allocate_plain(storage.nbytes());
-    std::memcpy(plain.get(), from, storage.nbytes());
+    std::memcpy(plain.get(), std::as_const(storage).data(), storage.nbytes());
   });
   storage.set_data_ptr_noswap(std::move(plain));
 }

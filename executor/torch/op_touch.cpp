@@ -1,13 +1,14 @@
 #include "executor/torch/op_touch.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "executor/torch/pager.h"
 
 namespace tencache::paging {
 
-void OpTouch::find(OpSchema& info, const torch::jit::Stack& stack, const Pager& pager) {
+void OpTouch::find(OpSchema& info, const torch::jit::Stack& stack, Pager& pager, bool moves) {
   arguments.clear();
   uses.clear();
   has_wrapper = false;
@@ -27,8 +28,10 @@ void OpTouch::find(OpSchema& info, const torch::jit::Stack& stack, const Pager& 
     }
   }
   if (has_wrapper) return;
+  std::unique_lock<std::mutex> lock;
+  if (moves) lock = std::unique_lock(pager.addresses());
   for (Argument& argument : arguments) {
-    argument.tensor = pager.tensor_at(std::as_const(*argument.storage).data());
+    argument.tensor = pager.tensor_of(*argument.storage);
     add_use(argument);
   }
 }
@@ -57,7 +60,7 @@ void OpTouch::add(const Argument& argument, const c10::Storage& storage, bool ov
 
 void OpTouch::add_use(const Argument& argument) {
   if (argument.tensor == tencache_no_tensor || !argument.info->content) return;
-  const tencache_use use = {argument.tensor, !argument.overwritten, argument.info->written};
+  const tencache_use use = {argument.tensor, !argument.overwritten, argument.info->written, nullptr};
   for (tencache_use& known : uses) {
     if (known.tensor != use.tensor) continue;
     known.read |= use.read;

@@ -33,8 +33,8 @@ struct OpTouch {
   // All else is not known then.
   bool has_wrapper = false;
 
-  // Of the op whose arguments are on top of the stack.
-  void find(OpSchema& info, const torch::jit::Stack& stack, const Pager& pager);
+  // Of the op whose arguments are on top of the stack. `moves`: tencache_live has it.
+  void find(OpSchema& info, const torch::jit::Stack& stack, Pager& pager, bool moves);
   // Whether the op says that it uses this tensor of the runtime and does not write it.
   bool only_reads(std::uint32_t tensor) const;
 

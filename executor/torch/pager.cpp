@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -72,6 +74,7 @@ void Pager::leave_children_alone() {
 }
 
 c10::DataPtr Pager::take_over(const tencache_storage& storage, c10::DeleterFnPtr let_go) {
+  deleter_ = let_go;
   owners_.put(storage.address, {open_run_, storage.tensor});
   return {storage.address, storage.address, let_go, c10::Device(host_.device)};
 }
@@ -79,10 +82,57 @@ c10::DataPtr Pager::take_over(const tencache_storage& storage, c10::DeleterFnPtr
 bool Pager::let_go(const void* address) noexcept {
   const StorageOwner owner = owners_.take(address);
   if (owner.run == 0) return false;
+  release(owner);
+  return true;
+}
+
+void Pager::release(StorageOwner owner) noexcept {
   ++letting_go_;
   if (owner.run == open_run_) live()->release(live()->runtime, owner.tensor);
   --letting_go_;
-  return true;
+}
+
+// ---- Where tensors move ---------------------------------------------------------------------------------------------
+
+void Pager::let_go_of_moved(void* context) {
+  const std::unique_ptr<const StorageRecord> record(static_cast<const StorageRecord*>(context));
+  owners_.take(record->address, record->owner);
+  get().release(record->owner);
+}
+
+void Pager::keep_in_place(const tencache_live& live, const OpTouch& touch) {
+  std::vector<std::uint32_t> tensors;
+  {
+    const std::lock_guard lock(addresses_);
+    for (const OpTouch::Argument& argument : touch.arguments) {
+      if (argument.tensor == tencache_no_tensor) continue;
+      const c10::DeleterFnPtr deleter = std::as_const(*argument.storage).data_ptr().get_deleter();
+      if (deleter != deleter_ && deleter != &let_go_of_moved) tensors.push_back(argument.tensor);
+    }
+  }
+  for (const std::uint32_t tensor : tensors) check(live, live.expose(live.runtime, tensor));
+}
+
+void Pager::follow(const OpTouch& touch) {
+  const std::lock_guard lock(addresses_);
+  for (const OpTouch::Argument& argument : touch.arguments) {
+    const auto use = std::ranges::find(touch.uses, argument.tensor, &tencache_use::tensor);
+    if (use != touch.uses.end()) point(*argument.storage, use->address);
+  }
+}
+
+void Pager::point(c10::StorageImpl& storage, void* address) {
+  c10::DataPtr& data = torch_cpu::data_of(storage);
+  auto* record = data.cast_context<StorageRecord>(&let_go_of_moved);
+  if (record == nullptr && data.get_deleter() != deleter_) return;  // kept in place
+  if (record != nullptr && record->address == address) return;
+  if (record == nullptr) record = new StorageRecord{owners_.find(data.get()), data.get()};
+  owners_.take(record->address, record->owner);
+  owners_.put(address, record->owner);
+  record->address = address;
+  const c10::Device device = data.device();
+  static_cast<void>(data.release_context());
+  data = c10::DataPtr(address, record, &let_go_of_moved, device);
 }
 
 }  // namespace tencache::paging

@@ -2,10 +2,12 @@
 // implement paging.h; nobody else includes it.
 #pragma once
 
+#include <c10/core/StorageImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "executor/torch/op_touch.h"
 #include "executor/torch/paging.h"
 #include "executor/torch/storage_owners.h"
+#include "executor/torch/storage_record.h"
 
 namespace tencache::paging {
 
@@ -45,20 +48,33 @@ class Pager {
   // This is a child of the process with the runtime: its tensors stayed there.
   bool forked() const { return forked_; }
 
-  // Whose a storage is, by its address.
-  std::uint32_t tensor_at(const void* address) const {
-    const StorageOwner owner = owners_.find(address);
+  // The attached runtime's tensor; tencache_no_tensor: it is not its memory.
+  std::uint32_t tensor_of(const c10::StorageImpl& storage) const {
+    const StorageOwner owner = owner_of(storage);
     return owner.run == open_run_ ? owner.tensor : tencache_no_tensor;
   }
   // It is the memory of a runtime that has ended, or that this process was forked from.
-  bool is_left_behind(const void* address) const {
-    const StorageOwner owner = owners_.find(address);
+  bool is_left_behind(const c10::StorageImpl& storage) const {
+    const StorageOwner owner = owner_of(storage);
     return owner.run != 0 && owner.run != open_run_;
+  }
+  // Is it a storage of the attached runtime that is this tensor and has not moved?
+  bool is_at(const tencache_storage& storage) const {
+    return owners_.find(storage.address) == StorageOwner{open_run_, storage.tensor};
   }
   // The storage is the attached runtime's from here on. `let_go`: of its allocator.
   c10::DataPtr take_over(const tencache_storage& storage, c10::DeleterFnPtr let_go);
   // PyTorch lets go of it. False if it is no runtime's.
   bool let_go(const void* address) noexcept;
+
+  // ---- Where tensors move (tencache_live::moves).
+  // The addresses of storages change under it, and are read: threads announce ops at the same time.
+  std::mutex& addresses() { return addresses_; }
+  // What the coming op touches is found, and its memory is that of storages which do not follow (of others' allocators,
+  // copies on write): those tensors stay where they are.
+  void keep_in_place(const tencache_live& live, const OpTouch& touch);
+  // The op has begun, or could not: its storages lie where their tensors do.
+  void follow(const OpTouch& touch);
 
   std::atomic<Allocations> allocations = Allocations::all;
   std::atomic<bool> split_all_lists = false;
@@ -67,6 +83,14 @@ class Pager {
 
  private:
   Pager() = default;
+  StorageOwner owner_of(const c10::StorageImpl& storage) const {
+    const c10::DataPtr& data = storage.data_ptr();
+    const StorageRecord* const record = data.cast_context<StorageRecord>(&let_go_of_moved);
+    return record != nullptr ? record->owner : owners_.find(data.get());
+  }
+  static void let_go_of_moved(void* record);
+  void release(StorageOwner owner) noexcept;
+  void point(c10::StorageImpl& storage, void* address);
   void leave_children_alone();
   void close(const tencache_live& live);
 
@@ -76,6 +100,8 @@ class Pager {
   std::atomic<int> letting_go_ = 0;          // threads that may call the runtime, which waits for them when it ends
   Host host_;
   std::atomic<bool> forked_ = false;
+  std::atomic<c10::DeleterFnPtr> deleter_ = nullptr;  // of storages that have not moved
+  std::mutex addresses_;
   static constinit StorageOwners owners_;
 };
 
@@ -99,13 +125,17 @@ inline std::uint32_t name_of(const tencache_live& live, std::string_view name) {
   return live.name_id(live.runtime, name.data(), name.size());
 }
 
-// One op of ours or of PyTorch's, on the calling thread: `call` runs with all that it uses there. `part_bytes`: it
+// One op of ours or of PyTorch's, on the calling thread: `call` runs with all that it touches there. `part_bytes`: it
 // would run as well in parts, of which the largest uses so much; 0: it would not.
 template <typename Call>
-void as_op(PagedThread& thread, const tencache_live& live, std::uint32_t name, const std::vector<tencache_use>& uses,
-           bool linger, std::uint64_t part_bytes, const Call& call) {
+void as_op(PagedThread& thread, const tencache_live& live, std::uint32_t name, OpTouch& touch, bool linger,
+           std::uint64_t part_bytes, const Call& call) {
   Pager& pager = Pager::get();
-  pager.check(live, live.begin_op(live.runtime, name, uses.data(), uses.size(), part_bytes));
+  std::vector<tencache_use>& uses = touch.uses;
+  if (live.moves != 0) pager.keep_in_place(live, touch);
+  const int status = live.begin_op(live.runtime, name, uses.data(), uses.size(), part_bytes);
+  if (live.moves != 0) pager.follow(touch);
+  pager.check(live, status);
   const bool paged_before = std::exchange(thread.op_is_paged, thread.op_is_paged || !uses.empty());
   if (thread.ops_open++ == 0) thread.op_storages.clear();
   try {

@@ -49,8 +49,7 @@ void keep_hidden(const torch::jit::Stack& stack, std::size_t returns, const tenc
   }
   std::vector<std::uint32_t> hidden;
   for (const tencache_storage& storage : allocated) {
-    const bool alive = pager.tensor_at(storage.address) == storage.tensor;
-    if (alive && !returned.contains(storage.address)) hidden.push_back(storage.tensor);
+    if (pager.is_at(storage) && !returned.contains(storage.address)) hidden.push_back(storage.tensor);
   }
   sort_unique(hidden);
   if (!hidden.empty()) pager.check(live, live.keep(live.runtime, hidden.data(), hidden.size()));
@@ -74,9 +73,9 @@ Loan loan_of(const Intercepted& at, const OpTouch& touch) {
   return loan;
 }
 
-void run_paged(const Intercepted& at, const OpTouch& touch, torch::jit::Stack* stack, std::uint64_t part_bytes) {
+void run_paged(const Intercepted& at, OpTouch& touch, torch::jit::Stack* stack, std::uint64_t part_bytes) {
   Loan loan = loan_of(at, touch);
-  as_op(at.thread, at.live, Pager::get().name_of(at.live, at.info), touch.uses, at.info.uninitialised, part_bytes, [&] {
+  as_op(at.thread, at.live, Pager::get().name_of(at.live, at.info), touch, at.info.uninitialised, part_bytes, [&] {
     try {
       if (auditing() && Pager::get().on_cpu()) {
         run_audited(at, touch, stack);
@@ -100,7 +99,7 @@ void run_in_groups(const Intercepted& at, OpTouch& touch, torch::jit::Stack* sta
   if (groups.size() <= 1) return run_paged(at, touch, stack, groups.empty() ? 0 : groups.front().part_bytes);
   ++pager.split_ops;
   run_groups(*stack, count, returns, groups, [&](torch::jit::Stack& part, const Group& group) {
-    touch.find(at.info, part, pager);
+    touch.find(at.info, part, pager, at.live.moves != 0);
     run_paged(at, touch, &part, group.part_bytes);
   });
 }
@@ -110,7 +109,7 @@ void refuse_paged(const OpSchema& info, const torch::jit::Stack& stack) {
   const std::size_t first = stack.size() - info.argument_count;
   for (const ArgumentInfo& argument : info.arguments) {
     visit_storages(stack[first + argument.position], [&](const c10::Storage& storage, bool) {
-      if (!Pager::get().is_left_behind(base_address(storage))) return;
+      if (!Pager::get().is_left_behind(*storage.unsafeGetStorageImpl())) return;
       TORCH_CHECK(false, info.name, ": its argument '", argument.name,
                   "' is paged by tencache in the process that this one was forked from, and is not here: hand workers "
                   "copies, or start them by spawn");
@@ -134,7 +133,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   if (live == nullptr && pager.forked()) refuse_paged(info, *stack);
   if (live == nullptr || thread.ops_open > 0) return op.redispatchBoxed(below, stack);
   OpTouch& touch = thread.touch;
-  touch.find(info, *stack, pager);
+  touch.find(info, *stack, pager, live->moves != 0);
   if (touch.has_wrapper) return op.redispatchBoxed(below, stack);  // it is seen again inside
   const Intercepted at{op, below, info, *live, thread};
   if (info.on_lists) {
@@ -182,7 +181,7 @@ void set_op_taker(OpTaker* taker) { PagedThread::get().taker = taker; }
 bool between_ops() { return guarded() && PagedThread::get().ops_open == 0 && PagedThread::get().taker == nullptr; }
 
 std::uint32_t tensor_of(const c10::Storage& storage) {
-  return storage ? Pager::get().tensor_at(base_address(storage)) : tencache_no_tensor;
+  return storage ? Pager::get().tensor_of(*storage.unsafeGetStorageImpl()) : tencache_no_tensor;
 }
 
 std::vector<std::uint32_t> tensors_of(const std::vector<at::Tensor>& tensors) {

@@ -1,4 +1,4 @@
-// Whose memory an address is that PyTorch's allocator has handed out: the runtime's tensor, while its storage lives.
+// Whose memory an address is that storages have: the runtime's tensor, while its storage lives.
 //
 // By address and not by the context of a DataPtr: oneDNN takes its workspaces from the CPU's allocator by raw_allocate,
 // which insists that context and address are the same, and frees them by raw_deallocate, which knows no more.
@@ -38,6 +38,10 @@ class StorageOwners {
   void put(const void* address, StorageOwner owner) {
     const std::uint64_t packed = std::uint64_t{owner.run} << 32 | owner.tensor;
     made_entry_of(address).store(packed, std::memory_order_release);
+  }
+  // It is nobody's from here on, if it was theirs.
+  void take(const void* address, StorageOwner owner) {
+    if (find(address) == owner) take(address);
   }
   // It is nobody's from here on. Returns whose it was.
   StorageOwner take(const void* address) {

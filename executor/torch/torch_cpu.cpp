@@ -27,9 +27,8 @@ class PagedAllocator final : public c10::Allocator {
   virtual void copy_data(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
 };
 
-// PyTorch's own accessors, whose names differ between its versions.
 template <typename Storage>
-c10::DataPtr& data_of(Storage& storage) {
+c10::DataPtr& mutable_data_of(Storage& storage) {
   if constexpr (requires { storage.mutable_data_ptr(); }) {
     return storage.mutable_data_ptr();
   } else {
@@ -50,6 +49,8 @@ void install_allocator() {
 }
 
 c10::DataPtr allocate_plain(std::size_t bytes) { return plain_allocator->allocate(bytes); }
+
+c10::DataPtr& data_of(c10::StorageImpl& storage) { return mutable_data_of(storage); }
 
 void let_go(void* address) {
   if (!release_paged(address)) plain_allocator->raw_deleter()(address);

@@ -14,6 +14,8 @@ void install_allocator();
 c10::DataPtr allocate_plain(std::size_t bytes);
 // Frees memory that is the runtime's, or PyTorch's own.
 void let_go(void* address);
+// PyTorch's own accessor, whose name differs between its versions.
+c10::DataPtr& data_of(c10::StorageImpl& storage);
 // It is PyTorch's own memory, whose address nobody outside has.
 bool is_plain(const c10::StorageImpl& storage);
 // The address of PyTorch's own memory gets known outside. False: it is another allocator's.

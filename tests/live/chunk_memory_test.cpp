@@ -126,6 +126,63 @@ TEST(ChunkMemory, WhatIsExposedWhileItsPagesMoveHasItsContentOrFaults) {
 }
 
 #if !defined(__SANITIZE_THREAD__)
+// In one mapping and in pieces, hidden before and not; what was parked at either address is not seen.
+TEST(ChunkMemory, ARelocatedTensorHasItsBytesAndTheOldAddressFaults) {
+  for (const bool hidden : {false, true}) {
+    ChunkMemory memory("gpu", 64 * page_bytes, page_bytes, {.parks = true, .raw_access = true});
+    memory.create(0, 4 * page_bytes);
+    memory.create(1, page_bytes);
+    if (hidden) {
+      memory.map_hidden(0, 0, 2 * page_bytes, 0);
+      std::memset(memory.copy_address(0, 0), 7, 2 * page_bytes);
+      show(*memory.hidden_at(0, 0));
+    } else {
+      memory.map(0, 0, 2 * page_bytes, 0);
+      std::memset(memory.address(0), 7, 2 * page_bytes);
+    }
+    memory.map(0, 3 * page_bytes, page_bytes, 0);
+    std::memset(memory.address(0) + 3 * page_bytes, 9, page_bytes);
+    std::byte* const before = memory.address(0);
+    memory.relocate(0);
+    std::byte* const after = memory.address(0);
+    ASSERT_NE(before, after);
+    EXPECT_EQ(memory.tensor_at(after + page_bytes), 0u);
+    EXPECT_EQ(memory.tensor_at(before), TensorId{none});
+    EXPECT_TRUE(memory.owns(before));
+    for (const Bytes page : {0, 1, 3}) {
+      EXPECT_EQ(after[page * page_bytes + 5], std::byte(page == 3 ? 9 : 7)) << page;
+      EXPECT_FALSE(readable(before + page * page_bytes)) << page;
+    }
+    EXPECT_FALSE(readable(after + 2 * page_bytes));
+    EXPECT_EQ(memory.statistics().used_bytes, 3 * page_bytes);
+    memory.unmap(0, 3 * page_bytes, page_bytes);  // parked: it comes back where the tensor is then
+    memory.relocate(0);
+    EXPECT_FALSE(readable(after));
+    EXPECT_FALSE(readable(memory.address(0) + 3 * page_bytes));
+    memory.map(0, 3 * page_bytes, page_bytes, 0);
+    EXPECT_EQ(memory.address(0)[5], std::byte{7});
+    memory.destroy(0);
+    EXPECT_EQ(memory.statistics().used_bytes, 0u);
+  }
+}
+
+// The addresses that a tensor has left are nobody's for a while, and are not lost.
+TEST(ChunkMemory, AddressesThatWereLeftComeBackLate) {
+  ChunkMemory memory("gpu", 64 * page_bytes, page_bytes);
+  memory.create(0, page_bytes);
+  memory.map(0, 0, page_bytes, 0);
+  std::map<std::byte*, int> seen;
+  for (int move = 0; move < 10'000; ++move) {
+    const auto [at, is_new] = seen.try_emplace(memory.address(0), move);
+    if (!is_new) {
+      EXPECT_GT(move - at->second, 4000);
+      at->second = move;
+    }
+    memory.relocate(0);
+  }
+  EXPECT_LT(seen.size(), 5000u);
+}
+
 TEST(ChunkMemoryDeathTest, EvictedMemoryFaults) {
   ChunkMemory memory("gpu", 1 * MiB, page_bytes);
   memory.create(0, page_bytes);

@@ -26,7 +26,7 @@ class LateKernelsTest : public testing::Test {
     tencache_live runtime{};
     runtime.runtime = this;
     runtime.name_id = [](void*, const char*, std::size_t) { return std::uint32_t{5}; };
-    runtime.begin_op = [](void*, std::uint32_t, const tencache_use*, std::size_t, std::uint64_t) { return 0; };
+    runtime.begin_op = [](void*, std::uint32_t, tencache_use*, std::size_t, std::uint64_t) { return 0; };
     runtime.end_op = [](void*, int) { return 0; };
     runtime.release = [](void*, std::uint32_t) {};
     runtime.allocate = [](void* self, std::uint64_t bytes, int, tencache_storage* storage) {
@@ -53,13 +53,13 @@ class LateKernelsTest : public testing::Test {
     return {static_cast<std::uint32_t*>(tensor.address), count};
   }
   static CUdeviceptr device(const tencache_storage& tensor) { return reinterpret_cast<CUdeviceptr>(tensor.address); }
-  void begin(const std::vector<tencache_use>& uses) {
+  void begin(std::vector<tencache_use> uses) {
     EXPECT_EQ(live_.begin_op(live_.runtime, 5, uses.data(), uses.size(), 0), 0);
   }
   void end() { EXPECT_EQ(live_.end_op(live_.runtime, 0), 0); }
   // to = 2 from
   void twice(const tencache_storage& from, const tencache_storage& to) {
-    begin({{from.tensor, 1, 0}, {to.tensor, 0, 1}});
+    begin({{from.tensor, 1, 0, nullptr}, {to.tensor, 0, 1, nullptr}});
     std::ranges::transform(words(from), words(to).begin(), [](std::uint32_t word) { return 2 * word; });
     end();
   }
@@ -126,7 +126,7 @@ TEST_F(LateKernelsTest, AnOutputThatIsWrittenTooEarlyIsFound) {
 }
 
 TEST_F(LateKernelsTest, AnInputInPlaceIsHiddenToo) {
-  begin({{x_.tensor, 1, 1}});
+  begin({{x_.tensor, 1, 1, nullptr}});
   for (std::uint32_t& word : words(x_)) word += 1;
   end();
   EXPECT_TRUE(is_poison(std::as_bytes(words(x_))));
@@ -137,7 +137,7 @@ TEST_F(LateKernelsTest, AnInputInPlaceIsHiddenToo) {
 
 TEST_F(LateKernelsTest, ResultsForTheHostAreWaitedFor) {
   twice(x_, y_);
-  begin({{y_.tensor, 1, 0}});
+  begin({{y_.tensor, 1, 0, nullptr}});
   EXPECT_EQ(words(y_)[0], 6u);
   end();
   EXPECT_EQ(kernels_.counts().waited, 1u);
@@ -146,7 +146,7 @@ TEST_F(LateKernelsTest, ResultsForTheHostAreWaitedFor) {
 }
 
 TEST_F(LateKernelsTest, MemoryThatAnOpLetsGoOfIsStillInUse) {
-  begin({{x_.tensor, 1, 0}, {y_.tensor, 0, 1}});
+  begin({{x_.tensor, 1, 0, nullptr}, {y_.tensor, 0, 1, nullptr}});
   const tencache_storage workspace = tensor(true);
   live_.release(live_.runtime, workspace.tensor);
   EXPECT_EQ(cuda().cuMemFree(device(workspace)), CUDA_ERROR_INVALID_VALUE);

@@ -325,6 +325,45 @@ TEST_F(Live, PinnedTensorsMayBeTouchedRaw) {
   EXPECT_EQ(bring_back(runtime, a.slice(0, 0, 1)).data_ptr<float>()[7], 7.0f);
 }
 
+// Views follow. What is pinned stays, and so does what somebody else has made a tensor of.
+TEST_F(Live, StoragesFollowTensorsThatMove) {
+  const auto policy = make_policy("on-demand").policy;
+  LiveOptions options;
+  options.machine.pace = false;
+  options.machine.raw_access = true;
+  options.relocates = [](Bytes) { return true; };
+  LiveRuntime runtime(machine_of(64 * MiB), *policy, options);
+  const ThreadGuard guard(runtime);
+  Tensor tensor = torch::arange(1000, torch::kFloat);
+  const Tensor view = tensor.slice(0, 500);
+  const TensorId id = live_id(tensor);
+  const void* address = tensor.data_ptr();
+  for (int i = 0; i < 3; ++i) {
+    tensor.add_(1);
+    EXPECT_NE(tensor.data_ptr(), address);
+    address = tensor.data_ptr();
+    EXPECT_EQ(view.data_ptr<float>(), tensor.data_ptr<float>() + 500);
+    EXPECT_EQ(live_id(view), id);
+  }
+  EXPECT_EQ(view[0].item<float>(), 503);
+  {
+    const PinnedTensors pinned(runtime, {tensor});
+    address = tensor.data_ptr();
+    tensor.add_(1);
+    EXPECT_EQ(tensor.data_ptr(), address);
+  }
+  Tensor other = at::from_blob(tensor.data_ptr(), {1000});
+  address = tensor.data_ptr();
+  other.add_(1);
+  EXPECT_EQ(live_id(other), id);
+  tensor.add_(1);
+  EXPECT_EQ(tensor.data_ptr(), address);
+  EXPECT_EQ(tensor[0].item<float>(), 6);
+  other = Tensor();
+  tensor = Tensor();
+  EXPECT_EQ(view[0].item<float>(), 506);
+}
+
 TEST_F(Live, TwoThreads) {
   const LiveProgram program = [](Session& session) {
     std::vector<Tensor> sums(2);
@@ -347,6 +386,9 @@ TEST_F(Live, TwoThreads) {
   expect_same(plain, run_live(program, machine_of(40 * 4096), *policy), "two threads");
   ChaosPolicy chaos;
   expect_same(plain, run_live(program, machine_of(4 * MiB), chaos), "two threads, chaos");
+  LiveOptions options;
+  options.relocates = [](Bytes) { return true; };
+  expect_same(plain, run_live(program, machine_of(4 * MiB), chaos, options), "two threads, all moves");
 }
 
 TEST_F(Live, TensorsThatOutliveTheRuntimeAreReported) {

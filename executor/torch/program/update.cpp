@@ -198,7 +198,7 @@ struct SubGroup {
     if (known != uses.end()) {
       known->written |= written ? 1 : 0;
     } else {
-      uses.push_back({id, 1, static_cast<std::uint8_t>(written ? 1 : 0)});
+      uses.push_back({id, 1, static_cast<std::uint8_t>(written ? 1 : 0), nullptr});
     }
     return slice;
   }

@@ -47,7 +47,7 @@ std::uint32_t LateKernels::name_id(void* runtime, const char* text, std::size_t 
   return id;
 }
 
-int LateKernels::begin_op(void* runtime, std::uint32_t name, const tencache_use* uses, std::size_t count,
+int LateKernels::begin_op(void* runtime, std::uint32_t name, tencache_use* uses, std::size_t count,
                           std::uint64_t part_bytes) {
   LateKernels& self = *active_;
   const int status = self.live_.begin_op(runtime, name, uses, count, part_bytes);

@@ -73,7 +73,7 @@ class LateKernels {
     std::vector<Piece> pieces;
   };
 
-  static int begin_op(void*, std::uint32_t name, const tencache_use* uses, std::size_t count, std::uint64_t part_bytes);
+  static int begin_op(void*, std::uint32_t name, tencache_use* uses, std::size_t count, std::uint64_t part_bytes);
   static int end_op(void*, int linger);
   static int allocate(void*, std::uint64_t bytes, int inside_op, tencache_storage* storage);
   static void release(void*, std::uint32_t tensor);

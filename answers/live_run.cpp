@@ -44,6 +44,8 @@ LiveRun::LiveRun(LiveSetting setting, LiveRunOptions options)
   live.sleep = options.sleep;
   live.machine.pace = options.pace;
   live.machine.accelerator = setting_.accelerator;
+  live.machine.locked =
+      locked_bytes(setting_.machine, predicted_ != nullptr ? &predicted_->prediction.outcome : nullptr);
   live.machine.faults = setting_.faults;
   const bool raw_access = live.machine.raw_access = setting_.accelerator == nullptr;
   TENCACHE_CHECK((options.fence == nullptr) == raw_access);

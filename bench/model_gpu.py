@@ -85,24 +85,28 @@ class ModelGpu:
         run(self.tencache, *PROGRAMS[name][0].split(), "-o", path)
         return path
 
-    def step(self, trace, policy, memory):
-        played = json.loads(run(self.program, "--figures", FIGURES, trace, "--policy", policy, "--memory", memory,
-                                "--host", self.host))
+    def step(self, trace, policy, memory, locked=0):
+        played = json.loads(run(self.program, "--figures", FIGURES, trace, "--policy", policy, "--memory", str(memory),
+                                "--host", self.host, "--locked", str(locked)))
         self.host = played["host"]  # in full
         return played
 
-    def predicted_ns(self, trace, policy, memory_bytes):
-        """None: the simulation does not fit."""
+    def predicted(self, trace, policy, memory_bytes):
+        """Nanoseconds a step, and the bytes of CPU memory; (None, 0): the simulation does not fit."""
         result = json.loads(run(self.tencache, "replay", trace, "-m", self.machine, "-p", policy, "--no-rescale",
                                 "--gpu-memory", str(memory_bytes), "--json"))
-        return round(1e9 * result["iteration_seconds"]) if result["fits"] else None
+        return (round(1e9 * result["iteration_seconds"]), result["peak_bytes"]["cpu"]) if result["fits"] else (None, 0)
+
+    def bytes_of(self, trace, memory):
+        return json.loads(run(self.program, "--figures", FIGURES, trace, "--memory", memory, "--bytes"))["memory_bytes"]
 
     def paged(self, name, trace, policy, memory):
-        played = self.step(trace, policy, memory)
+        predicted_ns, locked = self.predicted(trace, policy, self.bytes_of(trace, memory))
+        played = self.step(trace, policy, memory, locked)
         steady = played["steady"]
         return {"program": name, "policy": policy, "memory": memory, "memory_bytes": played["memory_bytes"],
                 "peak_bytes": played["peak_bytes"], "step_ns": played["step_ns"],
-                "predicted_ns": self.predicted_ns(trace, policy, played["memory_bytes"]),
+                "first_step_ns": played["steps_ns"][0], "locked_bytes": locked, "predicted_ns": predicted_ns,
                 "copy_hidden": steady["copy_hidden"], "busy": steady["busy"],
                 "time": {key: steady[key] for key, _ in WHERE},
                 **{key: steady[key] for key in ("copies", "copied_bytes", "calls")},

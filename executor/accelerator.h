@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "core/units.h"
@@ -16,14 +17,22 @@ namespace tencache {
 
 class ReplayKernels;
 
+// One of the ends of a copy is the device's memory, the other the host's.
+struct DeviceCopy {
+  std::byte* device = nullptr;
+  std::byte* host = nullptr;
+  Bytes bytes = 0;
+};
+
 // Copies in order, while other engines and the GPU's ops go on.
 class CopyEngine {
  public:
   virtual ~CopyEngine() = default;  // waits for what was started
-  // Starts a copy and returns; the bytes may be touched after `wait`.
-  virtual void upload(std::byte* device, const std::byte* host, Bytes bytes) = 0;
-  virtual void download(std::byte* host, const std::byte* device, Bytes bytes) = 0;
-  // Waits until no more than `left` of the copies started are under way.
+  // Start copies, at least one, and return; the bytes may be touched after `wait`, for which those of one call are one.
+  // Copies of one call may run in any order: none of them touches another's bytes.
+  virtual void upload(std::span<const DeviceCopy> copies) = 0;
+  virtual void download(std::span<const DeviceCopy> copies) = 0;
+  // Waits until no more than `left` of the calls above are under way.
   virtual void wait(std::size_t left) = 0;
 };
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <string>
+#include <utility>
 
 #include "core/check.h"
 #include "core/error.h"
@@ -17,7 +18,6 @@ namespace tencache {
 namespace {
 
 constexpr Bytes largest_direct = 16 * MiB;  // what GPUDirect Storage moves at once; between two it can be stopped
-constexpr std::size_t buffer_count = 2;
 
 // The blocks of a transfer in groups that fit into a buffer, their positions counted from the group's begin.
 struct Group {
@@ -80,41 +80,51 @@ AcceleratorLane::~AcceleratorLane() {
   engine_.reset();
   if (buffers_ == nullptr) return;
   if (pinned_) accelerator_.unpin(buffers_);
-  ::munmap(buffers_, buffer_count * sizes_.buffer_bytes);
+  ::munmap(buffers_, sizes_.buffers * sizes_.buffer_bytes);
 }
 
 std::byte* AcceleratorLane::buffer(std::size_t index) {
   if (buffers_ == nullptr) {
-    void* memory = ::mmap(nullptr, buffer_count * sizes_.buffer_bytes, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    const Bytes bytes = sizes_.buffers * sizes_.buffer_bytes;
+    void* memory =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED) throw Error(std::string("buffers between files and the GPU: ") + std::strerror(errno));
     buffers_ = static_cast<std::byte*>(memory);
     std::string reason;  // unpinned they are slower, and that CPU memory cannot be pinned has been said
-    pinned_ = accelerator_.pin(buffers_, buffer_count * sizes_.buffer_bytes, reason);
+    pinned_ = accelerator_.pin(buffers_, bytes, reason);
   }
-  return buffers_ + index * sizes_.buffer_bytes;
+  return buffers_ + index % sizes_.buffers * sizes_.buffer_bytes;
 }
 
-bool AcceleratorLane::move(std::span<const HostPiece> host, const Progress& progress, const StartPart& start) {
+bool AcceleratorLane::move(std::span<const HostPiece> host, std::byte* device, const Progress& progress,
+                           const StartPart& start) {
   const Settle settle(*engine_);
   std::deque<Bytes> under_way;
-  Bytes position = 0, arrived = 0;
+  Bytes position = 0, arrived = 0, part_bytes = 0;
   const auto wait_for_first = [&] {
     TENCACHE_ORDER_SITE("wait", engine_->wait(under_way.size() - 1));
     arrived += under_way.front();
     under_way.pop_front();
     return progress(arrived);
   };
+  const auto start_part = [&] {
+    start(part_);
+    part_.clear();
+    under_way.push_back(std::exchange(part_bytes, 0));
+    return under_way.size() <= sizes_.parts_in_flight || wait_for_first();
+  };
+  part_.clear();
   for (const HostPiece& piece : host) {
     for (Bytes done = 0; done < piece.bytes;) {
-      const Bytes part = std::min(sizes_.part_bytes, piece.bytes - done);
-      start(piece.address + done, position, part);
-      under_way.push_back(part);
-      done += part;
-      position += part;
-      if (under_way.size() > sizes_.parts_in_flight && !wait_for_first()) return false;
+      const Bytes bytes = std::min(sizes_.part_bytes - part_bytes, piece.bytes - done);
+      part_.push_back({device + position, piece.address + done, bytes});
+      done += bytes;
+      position += bytes;
+      part_bytes += bytes;
+      if (part_bytes == sizes_.part_bytes && !start_part()) return false;
     }
   }
+  if (!part_.empty() && !start_part()) return false;
   while (!under_way.empty()) {
     if (!wait_for_first()) return false;
   }
@@ -122,13 +132,13 @@ bool AcceleratorLane::move(std::span<const HostPiece> host, const Progress& prog
 }
 
 bool AcceleratorLane::upload(std::byte* device, std::span<const HostPiece> host, const Progress& progress) {
-  return move(host, progress,
-              [&](std::byte* from, Bytes position, Bytes bytes) { engine_->upload(device + position, from, bytes); });
+  return move(host, device, progress, [&](std::span<const DeviceCopy> part) { engine_->upload(part); });
 }
 
 bool AcceleratorLane::download(std::span<const HostPiece> host, const std::byte* device, const Progress& progress) {
-  return move(host, progress,
-              [&](std::byte* to, Bytes position, Bytes bytes) { engine_->download(to, device + position, bytes); });
+  // Only read: a part has both ends' addresses, whichever way it goes.
+  return move(host, const_cast<std::byte*>(device), progress,
+              [&](std::span<const DeviceCopy> part) { engine_->download(part); });
 }
 
 std::string AcceleratorLane::indirect_reason() const {
@@ -177,14 +187,14 @@ bool AcceleratorLane::read(FileLane& files, const std::vector<FileBlock>& blocks
   const Settle settle(*engine_);
   for (std::size_t i = 0; i < groups.size(); i++) {
     const Group& group = groups[i];
-    std::byte* between = buffer(i % buffer_count);
-    TENCACHE_ORDER_SITE("wait", engine_->wait(1));  // the upload of two groups ago has left this buffer
+    std::byte* between = buffer(i);
+    TENCACHE_ORDER_SITE("wait", engine_->wait(sizes_.buffers - 1));  // what was uploaded from this buffer has left it
     const bool last = i + 1 == groups.size();
     const Progress filled = [&](Bytes done) {
       return last && done >= group.bytes ? true : progress(group.begin + done);  // that all is there is said below
     };
     if (!files.read(group.blocks, between, filled)) return false;
-    engine_->upload(device + group.begin, between, group.bytes);
+    engine_->upload({{{device + group.begin, between, group.bytes}}});
   }
   TENCACHE_ORDER_SITE("wait", engine_->wait(0));
   return progress(bytes);
@@ -200,16 +210,17 @@ bool AcceleratorLane::write(FileLane& files, const std::vector<FileBlock>& block
     if (result != Direct::failed) return result == Direct::done;
   }
   const std::vector<Group> groups = groups_of(blocks, bytes, sizes_.buffer_bytes);
-  const auto start = [&](std::size_t i) {
-    engine_->download(buffer(i % buffer_count), device + groups[i].begin, groups[i].bytes);
-  };
   const Settle settle(*engine_);
-  if (!groups.empty()) start(0);
+  std::size_t started = 0;
   for (std::size_t i = 0; i < groups.size(); i++) {
-    TENCACHE_ORDER_SITE("wait", engine_->wait(0));
-    if (i + 1 < groups.size()) start(i + 1);
+    // Into the buffers that were written to the file by now.
+    for (; started < std::min(groups.size(), i + sizes_.buffers); ++started) {
+      const Group& group = groups[started];
+      engine_->download({{{const_cast<std::byte*>(device) + group.begin, buffer(started), group.bytes}}});
+    }
+    TENCACHE_ORDER_SITE("wait", engine_->wait(started - i - 1));
     const Progress written = [&](Bytes done) { return progress(groups[i].begin + done); };
-    if (!files.write(groups[i].blocks, buffer(i % buffer_count), written)) return false;
+    if (!files.write(groups[i].blocks, buffer(i), written)) return false;
   }
   return true;
 }

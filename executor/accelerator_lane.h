@@ -1,8 +1,9 @@
-// Copies of one link between an accelerator's memory and host memory or files, in parts: a few are under way at a time,
-// between them the copy can be paced and stopped.
+// Copies of one link between an accelerator's memory and host memory or files, in parts that are large enough for a
+// chunk to be one: the host waits once for it. Between the parts of larger ones the copy can be paced and stopped.
 //
 // Files reach the accelerator directly where it can do that (GPUDirect Storage), else, and for good after the first
-// failure, through two page-locked buffers of the lane's own: the file fills one while the other is uploaded.
+// failure, through a ring of page-locked buffers of the lane's own: the file fills one while others are uploaded, and
+// is written from one while others are downloaded.
 #pragma once
 
 #include <functional>
@@ -18,9 +19,10 @@
 namespace tencache {
 
 struct AcceleratorLaneSizes {
-  Bytes part_bytes = 4 * MiB;       // well above what it takes to start a copy, well below a chunk
+  Bytes part_bytes = 32 * MiB;      // 0.6 ms of a fast link, for which it can be held up by others
   std::size_t parts_in_flight = 2;  // one copies while the next is started
-  Bytes buffer_bytes = 4 * MiB;     // the least, of each of the two for files
+  Bytes buffer_bytes = 4 * MiB;     // the least, of each buffer for files
+  std::size_t buffers = 8;          // for files
 };
 
 // Used by one thread. All functions return when the bytes are there, or false when `progress`, called with the bytes
@@ -48,15 +50,15 @@ class AcceleratorLane {
   template <typename Move>
   Direct move_directly(const FileLane& files, const std::vector<FileBlock>& blocks, Bytes bytes,
                        const Progress& progress, const Move& step);
-  // Gets a part of the host's memory and its position.
-  using StartPart = std::function<void(std::byte* host, Bytes position, Bytes bytes)>;
-  bool move(std::span<const HostPiece> host, const Progress& progress, const StartPart& start);
+  using StartPart = std::function<void(std::span<const DeviceCopy> part)>;
+  bool move(std::span<const HostPiece> host, std::byte* device, const Progress& progress, const StartPart& start);
   std::byte* buffer(std::size_t index);
 
   Accelerator& accelerator_;
   AcceleratorLaneSizes sizes_;
   std::unique_ptr<CopyEngine> engine_;
   std::unique_ptr<DirectFiles> direct_;
+  std::vector<DeviceCopy> part_;  // that is put together
   mutable Mutex reason_mutex_;
   std::string indirect_reason_ TENCACHE_GUARDED_BY(reason_mutex_);
   std::byte* buffers_ = nullptr;  // mapped at first use

@@ -447,6 +447,7 @@ Calibration calibrate(const CalibrateOptions& options) {
   result.memory = time_memory(options.quick, result.not_measured);
   if (options.accelerator != nullptr) {
     result.accelerator = time_accelerator(*options.accelerator, options.quick);
+    result.page_locking = time_page_locking(*options.accelerator, options.quick, result.not_measured);
     result.not_measured.push_back("the GPU's matrix products and memory traffic: compute is one core's");
   }
   if (options.directories.empty()) {

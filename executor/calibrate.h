@@ -69,6 +69,13 @@ struct AcceleratorCost {
   MeasuredMedian map, unmap;                  // seconds, of device memory that is there
 };
 
+// Memory of the host that a GPU's copies reach at full speed: bytes per second at which fresh pages are made by so many
+// threads, and at which they are locked then.
+struct PageLockCost {
+  unsigned threads = 0;
+  MeasuredMedian touch, lock;
+};
+
 // What runs at the same time slows each other down: both directions beside a computing core, and that core.
 struct Contention {
   // Bytes per second beside matrix products, into the GPU's tier and out of it; both: the two links together.
@@ -83,6 +90,7 @@ struct Calibration {
   std::vector<std::vector<CopyTime>> copies;  // by link
   std::vector<MemoryCost> memory;
   std::vector<AcceleratorCost> accelerator;  // by size; with an accelerator
+  std::vector<PageLockCost> page_locking;    // by threads; with an accelerator
   std::vector<FileRate> files;
   Bytes file_bytes = 0;  // that they were measured on
   Contention contention;
@@ -106,6 +114,9 @@ LinkFigures fit_link(const std::vector<CopyTime>& times);
 // ---- Parts of it, each in a file of its own.
 // calibrate_memory.cpp
 std::vector<AcceleratorCost> time_accelerator(Accelerator& accelerator, bool quick);
+// Says in `not_measured` where locking is refused.
+std::vector<PageLockCost> time_page_locking(Accelerator& accelerator, bool quick,
+                                            std::vector<std::string>& not_measured);
 // Of page-locked memory, one behind the other on a stream: what each adds, by size.
 struct QueuedCopies {
   std::vector<CopyTime> h2d, d2h;

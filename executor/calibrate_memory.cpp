@@ -174,11 +174,11 @@ std::vector<AcceleratorCost> time_accelerator(Accelerator& accelerator, bool qui
       const double mapped = seconds_of([&] { memory->map(measured_tensor, 0, cost.bytes, 0); });
       std::byte* device = memory->address(measured_tensor);
       const double uploaded = seconds_of([&] {
-        engine->upload(device, host.data(), cost.bytes);
+        engine->upload({{{device, host.data(), cost.bytes}}});
         engine->wait(0);
       });
       const double downloaded = seconds_of([&] {
-        engine->download(host.data(), device, cost.bytes);
+        engine->download({{{device, host.data(), cost.bytes}}});
         engine->wait(0);
       });
       const double unmapped = seconds_of([&] { memory->unmap(measured_tensor, 0, cost.bytes); });
@@ -192,6 +192,34 @@ std::vector<AcceleratorCost> time_accelerator(Accelerator& accelerator, bool qui
     cost.pageable_h2d = measured_median(std::move(up));
     cost.pageable_d2h = measured_median(std::move(down));
     cost.unmap = measured_median(std::move(unmap));
+  }
+  return costs;
+}
+
+std::vector<PageLockCost> time_page_locking(Accelerator& accelerator, bool quick,
+                                            std::vector<std::string>& not_measured) {
+  const Bytes bytes = quick ? 128 * MiB : 512 * MiB;
+  std::vector<PageLockCost> costs;
+  for (const unsigned threads : {1u, 8u}) {
+    std::vector<double> touch, lock;
+    for (int i = 0; i < (quick ? 3 : 7); ++i) {
+      void* fresh = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      std::string reason = std::string("mmap: ") + std::strerror(errno);
+      auto* const memory = static_cast<std::byte*>(fresh);
+      bool locked = false;
+      if (fresh != MAP_FAILED) {
+        touch.push_back(static_cast<double>(bytes) / seconds_of([&] { make_pages(memory, bytes, threads); }));
+        lock.push_back(static_cast<double>(bytes) /
+                       seconds_of([&] { locked = accelerator.pin(memory, bytes, reason); }));
+        if (locked) accelerator.unpin(memory);
+        ::munmap(fresh, bytes);
+      }
+      if (!locked) {
+        not_measured.push_back("page-locking: " + reason);
+        return costs;
+      }
+    }
+    costs.push_back({threads, measured_median(std::move(touch)), measured_median(std::move(lock))});
   }
   return costs;
 }
@@ -225,8 +253,8 @@ QueuedCopies time_queued_copies(Accelerator& accelerator, const std::vector<Byte
     }
   };
   QueuedCopies copies;
-  time_all(copies.h2d, [&](Bytes bytes) { engine->upload(device, host.bytes(), bytes); });
-  time_all(copies.d2h, [&](Bytes bytes) { engine->download(host.bytes(), device, bytes); });
+  time_all(copies.h2d, [&](Bytes bytes) { engine->upload({{{device, host.bytes(), bytes}}}); });
+  time_all(copies.d2h, [&](Bytes bytes) { engine->download({{{device, host.bytes(), bytes}}}); });
   memory->destroy(measured_tensor);
   return copies;
 }

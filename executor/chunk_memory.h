@@ -15,7 +15,8 @@
 // `calibrate`). Pages never touched before are zeroed by the kernel, which is slow (a fraction of a GB/s on a virtual
 // machine): `prefault` does that in the constructor.
 //
-// With an accelerator the pages are locked for it (PinnedSegments), and `pieces` says where a chunk's pages lie there.
+// With an accelerator the pages are locked for it (PinnedSegments), in the constructor as far as their use is predicted.
+// `pieces` says where a chunk's pages lie there.
 //
 // Threading: as tier_memory.h says.
 #pragma once
@@ -44,14 +45,17 @@ namespace tencache {
 // filling pages that are not shown yet, of which child processes have nothing. Not thread-safe.
 class PinnedSegments {
  public:
-  // With neither an accelerator nor `hidden` there are none. The file stays open; `tier` is for messages.
-  PinnedSegments(std::shared_ptr<Accelerator> accelerator, bool hidden, std::string tier, int file, Bytes file_bytes);
+  // With neither an accelerator nor `hidden` there are none. The file stays open; `tier` is for messages. A segment has
+  // `segment_bytes`, a multiple of 4 KiB.
+  PinnedSegments(std::shared_ptr<Accelerator> accelerator, bool hidden, std::string tier, int file, Bytes file_bytes,
+                 Bytes segment_bytes);
   ~PinnedSegments();
   PinnedSegments(const PinnedSegments&) = delete;
   PinnedSegments& operator=(const PinnedSegments&) = delete;
 
-  // The file is used up to there. Throws Error when the system refuses.
-  void cover(Bytes used_bytes);
+  // The file is used up to there. `touch`: its pages are made as well, so that locking them is quick; nothing else
+  // touches them yet. Throws Error when the system refuses.
+  void cover(Bytes used_bytes, bool touch = false);
   // Appends where the first `bytes` of the extent lie; they are covered.
   void locate(const Extent& extent, Bytes bytes, std::vector<HostPiece>& pieces) const;
   // Where the covered extent lies, or null if it lies in several segments.
@@ -66,7 +70,7 @@ class PinnedSegments {
   bool hidden_;
   std::string tier_;
   int file_;
-  Bytes file_bytes_;
+  Bytes file_bytes_, segment_bytes_;
   std::vector<std::byte*> segments_;
   std::vector<bool> pinned_;  // by segment
   std::string refusal_;
@@ -87,6 +91,7 @@ struct ChunkMemoryOptions {
   bool raw_access = false;                             // HostMachineOptions
   bool prefault = false;                               // touch the whole capacity in the constructor
   std::shared_ptr<Accelerator> accelerator = nullptr;  // that copies from and to these pages
+  Bytes locked = 0;                                    // so much is page-locked for it in the constructor
 };
 
 class ChunkMemory final : public TierMemory {
@@ -168,6 +173,7 @@ class ChunkMemory final : public TierMemory {
   void let_go_of(std::byte* address);  // of what is parked there
   void let_go_of_parked();
   Bytes used() const { return pages_.used() - parked_bytes_; }
+  void lock_at_once();
   void check_memory_left();
   bool take_pages(Bytes room);  // into scratch_; parked ones, too
   void note_map(Bytes bytes);
@@ -190,6 +196,10 @@ class ChunkMemory final : public TierMemory {
   ChunkMemoryStatistics statistics_;
   PinnedSegments segments_;  // of the memfd
 };
+
+// Makes fresh pages with so many threads, so that locking them is quick; 0: as many as pay. Where the system refuses it,
+// locking makes them.
+void make_pages(std::byte* memory, Bytes bytes, unsigned threads = 0);
 
 // MemAvailable of this computer; `unlimited` where it is not told.
 Bytes available_memory();

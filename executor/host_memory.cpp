@@ -82,6 +82,7 @@ void HostMemory::build(TierId at, const HostMachineOptions& options) {
   memory.prefault = options.prefault;
   memory.raw_access = at == 0 && options.raw_access;
   memory.accelerator = options.accelerator;
+  memory.locked = options.accelerator != nullptr ? options.locked : 0;
   const Bytes capacity = at == 0 && options.unlimited_gpu ? unlimited : tier.capacity;
   if (options.accelerator != nullptr && tier.kind == TierKind::gpu) {
     tiers_[at].memory = options.accelerator->memory(tier.name, capacity, tier.granularity, memory.addressed);
@@ -155,7 +156,8 @@ void HostMemory::transfer_directly(TensorId tensor, Bytes begin, TierId tier, st
                                    bool upload) {
   const std::unique_ptr<CopyEngine> engine = accelerator_->copy_engine();
   std::byte* device = address(tensor, tier) + begin;
-  upload ? engine->upload(device, content, bytes) : engine->download(content, device, bytes);
+  const DeviceCopy copy = {device, content, bytes};
+  upload ? engine->upload({&copy, 1}) : engine->download({&copy, 1});
   engine->wait(0);
 }
 

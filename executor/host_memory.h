@@ -58,6 +58,9 @@ struct HostMachineOptions {
   bool unlimited_gpu = false;  // tier 0 is as large as this computer's memory (the layout's `unlimited_gpu`)
   SwapFileOptions files;
   std::shared_ptr<Accelerator> accelerator;  // of tiers of kind gpu; nullptr: ordinary memory stands in
+  // Of CPU memory, page-locked for the accelerator before anything runs: what will be used, as far as it is known. More
+  // is locked when it is needed.
+  Bytes locked = 0;
   std::optional<FaultPlan> faults;           // what is to go wrong
 };
 

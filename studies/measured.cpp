@@ -48,10 +48,17 @@ Workload LiveSetting::workload(const Trace& recorded) const {
   return workload;
 }
 
-ReplayPlan plan_replay(const Workload& workload, const Program* predicted) {
-  ReplayPlan plan{make_policy(workload.scenario.policy.name, workload.scenario.policy.settings), {}};
+Bytes locked_bytes(const MachineSpec& machine, const Outcome* predicted) {
+  const TierId cpu = machine.tier_of(Device::cpu);
+  return predicted == nullptr || cpu == no_tier ? 0 : predicted->result.peak_bytes[cpu];
+}
+
+ReplayPlan plan_replay(const Workload& workload, const Outcome* predicted) {
+  ReplayPlan plan{make_policy(workload.scenario.policy.name, workload.scenario.policy.settings),
+                  {},
+                  locked_bytes(workload.machine, predicted)};
   prepare(*workload.trace, *plan.made.policy, workload.machine, rehearse);
-  plan.program = predicted != nullptr ? *predicted : lower(*workload.trace, *plan.made.policy, workload.machine);
+  plan.program = predicted != nullptr ? predicted->program : lower(*workload.trace, *plan.made.policy, workload.machine);
   return plan;
 }
 
@@ -71,6 +78,7 @@ MeasuredReplay measure_replay(const Workload& workload, ReplayPlan& plan,
     on_host.addressed.push_back(allocator.kind != AllocatorKind::exact);
   }
   on_host.accelerator = accelerator;
+  on_host.locked = plan.locked;
   on_host.faults = faults;
   const std::string& verify = workload.scenario.hardware.verify;
   const ReplayOptions checks{.check_everything = verify == "words", .write_everything = verify != "stamps"};

@@ -15,6 +15,7 @@
 #include "executor/replay_bodies.h"
 #include "executor/tier_memory.h"
 #include "policies/registry.h"
+#include "studies/policy_run.h"
 #include "studies/workload.h"
 
 namespace tencache {
@@ -45,9 +46,12 @@ struct LiveSetting {
 struct ReplayPlan {
   MadePolicy made;
   Program program;
+  Bytes locked = 0;  // HostMachineOptions::locked
 };
-// `predicted`: the program of the prediction; null: none was made. Throws Error.
-ReplayPlan plan_replay(const Workload& workload, const Program* predicted);
+// `predicted`: what the prediction ran; null: none was made. Throws Error.
+ReplayPlan plan_replay(const Workload& workload, const Outcome* predicted);
+// Of the prediction's CPU memory, what is page-locked before anything runs; null: nothing is known.
+Bytes locked_bytes(const MachineSpec& machine, const Outcome* predicted);
 
 struct MeasuredReplay {
   Outcome outcome;  // without its seconds; its program stays with the plan

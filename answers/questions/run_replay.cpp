@@ -50,7 +50,7 @@ void announce_writes(const Workload& workload, const Prediction* prediction) {
 MeasuredReplay measure(const Workload& workload, const std::shared_ptr<Accelerator>& accelerator,
                        const std::optional<FaultPlan>& faults, const Prediction* prediction, GrowingTimeline* file) {
   const std::int64_t start = tool_clock_ns();
-  ReplayPlan plan = plan_replay(workload, prediction != nullptr ? &prediction->outcome.program : nullptr);
+  ReplayPlan plan = plan_replay(workload, prediction != nullptr ? &prediction->outcome : nullptr);
   Timeline timeline;
   if (file != nullptr) {
     file->follow({"measured: " + workload.scenario.policy.name, &timeline, &workload.machine, &plan.program.trace});

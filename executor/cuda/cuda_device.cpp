@@ -3,6 +3,8 @@
 #include <array>
 #include <bit>
 #include <deque>
+#include <span>
+#include <vector>
 
 #include "core/check.h"
 #include "core/error.h"
@@ -16,7 +18,10 @@ namespace {
 
 constexpr const char* what_to_do = "; see nvidia-smi, or let ordinary memory stand in for the GPU's (--device host)";
 
-CUdeviceptr pointer(const std::byte* device) { return reinterpret_cast<CUdeviceptr>(device); }
+// Where starting a copy takes longer than the copy does, so that several are started as one.
+constexpr Bytes small_bytes = 256 * KiB;
+
+CUdeviceptr pointer(const std::byte* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
 
 class CudaCopyEngine final : public CopyEngine {
  public:
@@ -34,20 +39,8 @@ class CudaCopyEngine final : public CopyEngine {
   CudaCopyEngine(const CudaCopyEngine&) = delete;
   CudaCopyEngine& operator=(const CudaCopyEngine&) = delete;
 
-  void upload(std::byte* device, const std::byte* host, Bytes bytes) override {
-    device_.bind();
-    TENCACHE_ORDER_PAIR(
-        "copy, event",
-        check_cuda(driver_, driver_.cuMemcpyHtoDAsync(pointer(device), host, bytes, stream_), "a copy to the GPU"),
-        mark());
-  }
-  void download(std::byte* host, const std::byte* device, Bytes bytes) override {
-    device_.bind();
-    TENCACHE_ORDER_PAIR(
-        "copy, event",
-        check_cuda(driver_, driver_.cuMemcpyDtoHAsync(host, pointer(device), bytes, stream_), "a copy from the GPU"),
-        mark());
-  }
+  void upload(std::span<const DeviceCopy> copies) override { start(copies, true); }
+  void download(std::span<const DeviceCopy> copies) override { start(copies, false); }
   void wait(std::size_t left) override {
     device_.bind();
     while (TENCACHE_ORDER_SITE("guard", under_way_.size() > left)) {
@@ -60,7 +53,55 @@ class CudaCopyEngine final : public CopyEngine {
 
  private:
   // Whatever fails, what was started is waited for: `wait` knows it, or it is over when this returns.
-  void mark() {
+  void start(std::span<const DeviceCopy> copies, bool up) {
+    TENCACHE_CHECK(!copies.empty());
+    device_.bind();
+    CUresult given = CUDA_SUCCESS, marked = CUDA_SUCCESS;
+    TENCACHE_ORDER_PAIR("copy, event", given = give(copies, up), marked = mark());
+    check_cuda(driver_, given, up ? "a copy to the GPU" : "a copy from the GPU");
+    check_cuda(driver_, marked, "an event behind a copy");
+  }
+  // Up to the first that fails.
+  CUresult give(std::span<const DeviceCopy> copies, bool up) {
+    CUresult result = CUDA_SUCCESS;
+    for (std::size_t first = 0; first < copies.size() && result == CUDA_SUCCESS;) {
+      std::size_t end = first;
+      while (end < copies.size() && copies[end].bytes < small_bytes) ++end;
+      if (end - first < 2 || !batch(copies.subspan(first, end - first), up, result)) {
+        end = first + 1;
+        result = give_one(copies[first], up);
+      }
+      first = end;
+    }
+    return result;
+  }
+  CUresult give_one(const DeviceCopy& copy, bool up) const {
+    const CUdeviceptr device = pointer(copy.device);
+    return up ? driver_.cuMemcpyHtoDAsync(device, copy.host, copy.bytes, stream_)
+              : driver_.cuMemcpyDtoHAsync(copy.host, device, copy.bytes, stream_);
+  }
+  // False, and nothing is started, where the driver takes none.
+  bool batch([[maybe_unused]] std::span<const DeviceCopy> copies, [[maybe_unused]] bool up,
+             [[maybe_unused]] CUresult& result) {
+#if CUDA_VERSION >= 12080
+    if (driver_.cuMemcpyBatchAsync == nullptr || !device_.batches()) return false;
+    to_.clear(), from_.clear(), sizes_.clear();
+    for (const DeviceCopy& copy : copies) {
+      to_.push_back(pointer(up ? copy.device : copy.host));
+      from_.push_back(pointer(up ? copy.host : copy.device));
+      sizes_.push_back(copy.bytes);
+    }
+    CUmemcpyAttributes in_order = {};
+    in_order.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    std::size_t first_of = 0;
+    result = driver_.cuMemcpyBatchAsync(to_.data(), from_.data(), sizes_.data(), sizes_.size(), &in_order, &first_of, 1,
+                                        stream_);
+    return true;
+#else
+    return false;
+#endif
+  }
+  CUresult mark() {
     CUevent event = nullptr;
     CUresult result = CUDA_SUCCESS;
     if (spare_.empty()) {
@@ -73,16 +114,18 @@ class CudaCopyEngine final : public CopyEngine {
     if (result == CUDA_SUCCESS) {
       under_way_.push_back(event);
       result = TENCACHE_ORDER_SITE("event", driver_.cuEventRecord(event, stream_));
-      if (result == CUDA_SUCCESS) return;
+      if (result == CUDA_SUCCESS) return result;
     }
     TENCACHE_ORDER_SITE("wait", driver_.cuStreamSynchronize(stream_));
-    check_cuda(driver_, result, "an event behind a copy");
+    return result;
   }
 
   CudaDevice& device_;
   const CudaDriver& driver_;
   CUstream stream_ = nullptr;
   std::deque<CUevent> under_way_, spare_;
+  std::vector<CUdeviceptr> to_, from_;  // of a batch
+  std::vector<std::size_t> sizes_;
 };
 
 }  // namespace
@@ -180,6 +223,7 @@ bool CudaDevice::pin(std::byte* host, Bytes bytes, std::string& reason) {
   bind();
   const CUresult result = driver_.cuMemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE);
   if (result == CUDA_SUCCESS) return true;
+  pin_refused_ = true;
   reason = "page-locking " + format_bytes(bytes) + ": " + cuda_error(driver_, result) + " (see ulimit -l)";
   return false;
 }

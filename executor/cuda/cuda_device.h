@@ -5,6 +5,7 @@
 // streams: an op or a copy starts when the host has seen the end of what it waits for.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -43,6 +44,8 @@ class CudaDevice final : public Accelerator {
   bool try_bind() const noexcept;
   CUmemAllocationProp allocation_properties() const;
   CUmemAccessDesc access() const;
+  // Whether copies of one call may go to the driver as one. It is told of batches in page-locked memory only.
+  bool batches() const { return !pin_refused_; }
 
  private:
   const CudaDriver& driver_;
@@ -51,6 +54,7 @@ class CudaDevice final : public Accelerator {
   Bytes granularity_ = 0;
   const CuFile* files_ = nullptr;
   bool direct_memory_ = false;  // its memory can be other devices' destination
+  std::atomic<bool> pin_refused_ = false;
 };
 
 // cuda_replay_kernels.cpp. The device outlives them.

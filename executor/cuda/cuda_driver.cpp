@@ -10,6 +10,19 @@ namespace {
 #define TENCACHE_CUDA_NAME(function) #function
 #define TENCACHE_CUDA_SYMBOL(function) TENCACHE_CUDA_NAME(function)
 
+#if CUDA_VERSION >= 12080
+// Before CUDA 13 it has one parameter more, the copy that failed.
+CUresult(CUDAAPI* batch_before_13)(CUdeviceptr*, CUdeviceptr*, std::size_t*, std::size_t, CUmemcpyAttributes*,
+                                   std::size_t*, std::size_t, std::size_t*, CUstream) = nullptr;
+
+CUresult CUDAAPI batch(CUdeviceptr* to, CUdeviceptr* from, std::size_t* bytes, std::size_t count,
+                       CUmemcpyAttributes* attributes, std::size_t* first_of, std::size_t attribute_count,
+                       CUstream stream) {
+  std::size_t failed = 0;
+  return batch_before_13(to, from, bytes, count, attributes, first_of, attribute_count, &failed, stream);
+}
+#endif
+
 CudaDriver load() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // stays: contexts live until the program ends
   if (library == nullptr) {
@@ -26,6 +39,16 @@ CudaDriver load() {
 #define TENCACHE_CUDA_FIND(function) find(driver.function, TENCACHE_CUDA_SYMBOL(function));
   TENCACHE_CUDA_FUNCTIONS(TENCACHE_CUDA_FIND)
 #undef TENCACHE_CUDA_FIND
+#if CUDA_VERSION >= 12080
+  const auto look_for = [library](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+    return function != nullptr;
+  };
+  if (!look_for(driver.cuMemcpyBatchAsync, "cuMemcpyBatchAsync_v2") &&
+      look_for(batch_before_13, "cuMemcpyBatchAsync")) {
+    driver.cuMemcpyBatchAsync = batch;
+  }
+#endif
   return driver;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <string>
 
 #define TENCACHE_CUDA_FUNCTIONS(X) \
@@ -55,6 +56,12 @@ struct CudaDriver {
 #define TENCACHE_CUDA_MEMBER(function) decltype(&::function) function = nullptr;
   TENCACHE_CUDA_FUNCTIONS(TENCACHE_CUDA_MEMBER)
 #undef TENCACHE_CUDA_MEMBER
+#if CUDA_VERSION >= 12080
+  // Copies in any order, in that of CUDA 13 and later; null: the driver is older than CUDA 12.8.
+  CUresult(CUDAAPI* cuMemcpyBatchAsync)(CUdeviceptr* to, CUdeviceptr* from, std::size_t* bytes, std::size_t count,
+                                        CUmemcpyAttributes* attributes, std::size_t* first_of,
+                                        std::size_t attribute_count, CUstream stream) = nullptr;
+#endif
 };
 
 // This computer's. Loads it at the first call; throws Error that says what is missing.

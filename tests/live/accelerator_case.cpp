@@ -119,13 +119,24 @@ class User {
     std::byte* device = memory_->address(tensor);
     if (up) {
       write_pattern(tensor, version, 0, {host, chunk.bytes}, true);
-      engines_[engine]->upload(device, host, chunk.bytes);
+      engines_[engine]->upload(cut(device, host, chunk.bytes));
     } else {
-      engines_[engine]->download(host, device, chunk.bytes);
+      engines_[engine]->download(cut(device, host, chunk.bytes));
     }
     used_[buffer] = true;
     chunk.under_way++;
     copies_[engine].push_back({tensor, up, version, buffer});
+  }
+
+  // One copy, or several in any order.
+  std::vector<DeviceCopy> cut(std::byte* device, std::byte* host, Bytes bytes) {
+    std::vector<DeviceCopy> copies;
+    for (Bytes done = 0; done < bytes; done += copies.back().bytes) {
+      const Bytes part = random_.one_in(2) ? bytes - done : random_.between(1, bytes - done);
+      copies.push_back({device + done, host + done, part});
+    }
+    if (random_.one_in(2)) std::ranges::reverse(copies);
+    return copies;
   }
 
   std::string wait(std::size_t engine, std::size_t left) {

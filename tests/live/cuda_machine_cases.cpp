@@ -95,7 +95,7 @@ class CudaMachineTest : public testing::Test {
 
 TEST_F(CudaMachineTest, ContentSurvivesEveryWay) {
   HostMachine machine(spec_, bodies_, options_);
-  constexpr Bytes bytes = 9 * MiB + 12'345;  // several parts, and a cut-off end
+  constexpr Bytes bytes = 41 * MiB + 12'345;  // several parts, and a cut-off end
   machine.tensor_created(0, bytes);
   for (TierId tier = 0; tier < 3; tier++) machine.map(0, 0, 0, bytes, {tier, 0}, MappedFor::op);
   machine.initialise(0, 0, 0, bytes, {gpu, 0});

@@ -13,6 +13,7 @@
 #include "core/engine/engine.h"
 #include "core/error.h"
 #include "executor/calibrate.h"
+#include "executor/chunk_memory.h"
 #include "executor/cuda/cuda_device.h"
 #include "executor/cuda/cuda_memory.h"
 #include "executor/host_machine.h"
@@ -40,10 +41,10 @@ class NoBodies final : public OpBodies {
   void run(std::uint8_t, OpIndex, std::span<const Use>, HostMachine&) override {}
 };
 
-MachineSpec two_tiers(Bytes granularity) {
+MachineSpec two_tiers(Bytes granularity, Bytes capacity = 64 * MiB) {
   MachineSpec spec;
   spec.name = "test";
-  spec.tiers = {{"gpu", TierKind::gpu, 64 * MiB, granularity, {}}, {"cpu", TierKind::cpu, 64 * MiB, 4096, {}}};
+  spec.tiers = {{"gpu", TierKind::gpu, capacity, granularity, {}}, {"cpu", TierKind::cpu, capacity, 4096, {}}};
   spec.links = {{"h2d", cpu, gpu, unlimited, 0, {}}, {"d2h", gpu, cpu, unlimited, 0, {}}};
   return spec;
 }
@@ -61,11 +62,11 @@ CopyCommand copy(LinkId link, TensorId tensor, Bytes bytes) {
 
 class CudaRulesTest : public testing::Test {
  protected:
-  std::unique_ptr<HostMachine> make(std::shared_ptr<CudaDevice> device) {
+  std::unique_ptr<HostMachine> make(std::shared_ptr<CudaDevice> device, Bytes capacity = 64 * MiB) {
     HostMachineOptions options;
     options.pace = false;
     options.accelerator = std::move(device);
-    return std::make_unique<HostMachine>(two_tiers(2 * MiB), bodies_, options);
+    return std::make_unique<HostMachine>(two_tiers(2 * MiB, capacity), bodies_, options);
   }
   static void create(HostMachine& machine, TensorId tensor, Bytes bytes) {
     machine.tensor_created(tensor, bytes);
@@ -113,11 +114,66 @@ TEST_F(CudaRulesTest, EveryCopyIsOfLockedPagesAndAllIsGivenBack) {
       while (machine->wait(completion)) EXPECT_EQ(completion.status, CompletionStatus::done) << machine->last_error();
     }
     EXPECT_EQ(driver.counts().unpinned_copies, 0u);
-    EXPECT_EQ(driver.counts().uploads, 10u);  // parts of 4 MiB
-    EXPECT_EQ(driver.counts().downloads, 10u);
+    EXPECT_EQ(driver.counts().uploads, 5u);  // each as a whole
+    EXPECT_EQ(driver.counts().downloads, 5u);
   }
   EXPECT_EQ(driver.leftovers(), "");
 }
+
+TEST_F(CudaRulesTest, PredictedUseOfCpuMemoryIsLockedBeforeAnythingRuns) {
+  RulesDriver driver;
+  HostMachineOptions options;
+  options.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
+  for (const Bytes locked : {Bytes{0}, 40 * MiB}) {
+    options.locked = locked;
+    const HostMachine machine(two_tiers(2 * MiB), bodies_, options);
+    EXPECT_EQ(driver.counts().pinned, locked == 0 ? 0u : 1u);
+  }
+  EXPECT_EQ(driver.counts().pinned, 0u);
+}
+
+#if CUDA_VERSION >= 12080
+TEST_F(CudaRulesTest, SmallCopiesAreOneCallWhereTheDriverHasIt) {
+  constexpr std::size_t count = 3;
+  RulesDriver driver;
+  CudaDriver without = driver.table();
+  without.cuMemcpyBatchAsync = nullptr;
+  for (const CudaDriver* table : {&driver.table(), static_cast<const CudaDriver*>(&without)}) {
+    const bool batches = table == &driver.table();
+    CudaDevice device(*table, 0);
+    const std::unique_ptr<TierMemory> memory = device.memory("gpu", 2 * MiB, 2 * MiB, false);
+    memory->create(0, 2 * MiB);
+    memory->map(0, 0, 2 * MiB, 0);
+    const AlignedBuffer host = aligned_buffer(MiB, std::byte{7});
+    std::string reason;
+    ASSERT_TRUE(device.pin(host.get(), MiB, reason));
+    std::vector<DeviceCopy> copies;
+    for (Bytes i = 0; i < count; ++i) copies.push_back({memory->address(0) + i * page_bytes, host.get(), page_bytes});
+    {
+      const std::unique_ptr<CopyEngine> engine = device.copy_engine();
+      const std::uint64_t before = driver.counts().uploads;
+      engine->upload(copies);
+      engine->wait(0);
+      EXPECT_EQ(driver.counts().uploads - before, count);
+      EXPECT_EQ(memory->address(0)[count * page_bytes - 1], std::byte{7});
+      for (DeviceCopy& copy : copies) copy.host += (&copy - copies.data()) * page_bytes;
+      driver.fail("cuMemcpyBatchAsync", CUDA_ERROR_OUT_OF_MEMORY);
+      const std::string message = message_of([&] { engine->download(copies); });
+      EXPECT_EQ(message.find("a copy from the GPU") != std::string::npos, batches) << message;
+      driver.fail("cuMemcpyDtoHAsync", CUDA_ERROR_OUT_OF_MEMORY, 1);  // the second
+      copies[0].bytes = 512 * KiB;
+      copies[1] = {memory->address(0) + MiB, host.get() + 512 * KiB, 512 * KiB};
+      copies.resize(2);
+      EXPECT_NE(message_of([&] { engine->download(copies); }), "");
+      engine->wait(0);
+    }
+    device.unpin(host.get());
+    memory->destroy(0);
+    EXPECT_EQ(driver.violation(), "");
+  }
+  EXPECT_EQ(driver.leftovers(), "");
+}
+#endif
 
 TEST_F(CudaRulesTest, RefusedPinningIsSaidAndCopiesGoOn) {
   RulesDriver driver;
@@ -144,10 +200,10 @@ TEST_F(CudaRulesTest, AFailedCopyFailsAloneAndIsNamed) {
   RulesDriver driver;
   {
     const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
-    create(*machine, 0, 16 * MiB);
-    driver.fail("cuMemcpyHtoDAsync", CUDA_ERROR_INVALID_VALUE, 2);
-    machine->submit(copy(h2d, 0, 16 * MiB), 1);
-    machine->submit(copy(h2d, 0, 16 * MiB), 2);
+    create(*machine, 0, 48 * MiB);
+    driver.fail("cuMemcpyHtoDAsync", CUDA_ERROR_INVALID_VALUE, 1);  // the second part
+    machine->submit(copy(h2d, 0, 48 * MiB), 1);
+    machine->submit(copy(h2d, 0, 48 * MiB), 2);
     Completion completion;
     EXPECT_TRUE(machine->wait(completion));
     EXPECT_EQ(completion.status, CompletionStatus::failed);
@@ -155,7 +211,7 @@ TEST_F(CudaRulesTest, AFailedCopyFailsAloneAndIsNamed) {
               "CUDA: a copy to the GPU: CUDA_ERROR_INVALID_VALUE (words of the driver of rules)");
     EXPECT_TRUE(machine->wait(completion));
     EXPECT_EQ(completion.status, CompletionStatus::done);
-    machine->unmap(0, 0, 0, 16 * MiB, {gpu, 0});  // nothing of the failed one is under way
+    machine->unmap(0, 0, 0, 48 * MiB, {gpu, 0});  // nothing of the failed one is under way
   }
   EXPECT_EQ(driver.leftovers(), "");
 }
@@ -186,10 +242,11 @@ TEST_F(CudaRulesTest, AnOpThatFailsLeavesNothingUnderWay) {
 TEST_F(CudaRulesTest, ACancelledCopyEndsWhenTheDeviceHasLetGo) {
   RulesDriver driver;
   {
-    const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
-    create(*machine, 0, 60 * MiB);
+    constexpr Bytes bytes = 224 * MiB;
+    const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0), bytes);
+    create(*machine, 0, bytes);
     driver.hold();
-    const Fence fence = machine->submit(copy(h2d, 0, 60 * MiB), 1);
+    const Fence fence = machine->submit(copy(h2d, 0, bytes), 1);
     driver.wait_for_jobs(3);
     machine->cancel(fence);
     Completion completion;
@@ -197,8 +254,8 @@ TEST_F(CudaRulesTest, ACancelledCopyEndsWhenTheDeviceHasLetGo) {
     driver.go_on();
     EXPECT_TRUE(machine->wait(completion));
     EXPECT_EQ(completion.status, CompletionStatus::cancelled);
-    EXPECT_LT(driver.counts().uploads, 5u);  // of 15 parts
-    machine->unmap(0, 0, 0, 60 * MiB, {gpu, 0});
+    EXPECT_LT(driver.counts().uploads, 5u);  // of 7 parts
+    machine->unmap(0, 0, 0, bytes, {gpu, 0});
   }
   EXPECT_EQ(driver.leftovers(), "");
 }
@@ -363,6 +420,10 @@ TEST_F(CudaRulesTest, CalibrationMeasuresTheDevice) {
     ASSERT_EQ(calibration.accelerator.size(), 1u);
     EXPECT_GT(calibration.accelerator[0].pageable_h2d.value, 0);
     EXPECT_GT(calibration.accelerator[0].map.value, 0);
+    ASSERT_EQ(calibration.page_locking.size(), 2u);
+    EXPECT_EQ(calibration.page_locking[1].threads, 8u);
+    EXPECT_GT(calibration.page_locking[1].touch.value, 0);
+    EXPECT_GT(calibration.page_locking[1].lock.value, 0);
     options.gpu_bytes = 1 * GiB;
     EXPECT_THROW(calibrate(options), Error);
   }

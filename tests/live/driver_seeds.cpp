@@ -39,13 +39,13 @@ Trouble draw_trouble(Random& random) {
       constexpr std::array functions = {"cuEventRecord",       "cuEventCreate",  "cuLaunchKernel",
                                         "cuStreamCreate",      "cuMemAlloc",     "cuMemSetAccess",
                                         "cuMemAddressReserve", "cuMemMap",       "cuMemcpyDtoHAsync",
-                                        "cuMemcpyHtoDAsync",   "cuMemsetD8Async"};
+                                        "cuMemcpyHtoDAsync",   "cuMemsetD8Async", "cuMemcpyBatchAsync"};
       return {functions[random.below(functions.size())], CUDA_ERROR_OUT_OF_MEMORY, random.below(40)};
     }
     default: {
       constexpr std::array functions = {"cuMemcpyHtoDAsync",  "cuMemcpyDtoHAsync", "cuLaunchKernel",
                                         "cuMemUnmap",         "cuEventRecord",     "cuMemMap",
-                                        "cuEventSynchronize", "cuMemSetAccess"};
+                                        "cuEventSynchronize", "cuMemSetAccess",    "cuMemcpyBatchAsync"};
       return {functions[random.below(functions.size())], CUDA_ERROR_LAUNCH_FAILED, random.below(30)};
     }
   }

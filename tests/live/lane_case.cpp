@@ -13,7 +13,8 @@ namespace tencache {
 namespace {
 
 constexpr TensorId chunk = 3;
-constexpr AcceleratorLaneSizes small = {.part_bytes = page_bytes / 2, .parts_in_flight = 2, .buffer_bytes = page_bytes};
+constexpr AcceleratorLaneSizes small = {
+    .part_bytes = page_bytes / 2, .parts_in_flight = 2, .buffer_bytes = page_bytes, .buffers = 3};
 
 class LaneUser {
  public:

@@ -3,9 +3,12 @@
 // runs it.
 //
 //   model_gpu --figures FILE TRACE [--policy P] [--memory BYTES|SHARE%|all] [--host fixed[:US]|measured] [--steps N]
+//             [--locked BYTES] [--bytes]
 //   model_gpu --figures FILE --write-machine FILE      the machine for a prediction
 //
 // --memory: of the GPU tier; a share is one of the trace's peak in pages of 2 MiB, all is the whole device.
+// --locked: of CPU memory, page-locked before the first step (HostMachineOptions::locked).
+// --bytes: nothing runs, it only prints what --memory is.
 // --host: what the runtime's code costs an op, in microseconds, or the processor time that it takes here.
 #include <algorithm>
 #include <cstdio>
@@ -169,6 +172,8 @@ constexpr Bytes page_bytes_of_gpu = 2 * MiB;
 struct Options {
   std::string trace, figures, write_machine, policy = "foresight", memory = "all", host = "fixed";
   std::uint64_t steps = 6;
+  Bytes locked = 0;
+  bool bytes = false;
 };
 
 Bytes memory_of(const std::string& text, const Trace& trace, Bytes device) {
@@ -249,6 +254,7 @@ Json run(const Options& options, const ModelGpu& model) {
   MachineSpec machine = machine_of(model);
   const Host host = parse_host(options.host, model);
   machine.tiers[0].capacity = memory_of(options.memory, trace, model.memory);
+  if (options.bytes) return {{"memory_bytes", machine.tiers[0].capacity}};
   const MadePolicy made = make_policy(options.policy);
   const Nanoseconds plain = plain_ns(trace, model);
 
@@ -267,6 +273,7 @@ Json run(const Options& options, const ModelGpu& model) {
     live.machine.pace = false;
     live.machine.populate = false;
     live.machine.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
+    live.machine.locked = options.locked;
     TracePlayer player(trace, model, driver, turns, host.op_ns);
     live.fence = [&player] { player.fence(); };
     LiveRuntime runtime(machine, *made.policy, live);
@@ -307,6 +314,10 @@ Options parse(int count, char** words) {
     const auto* found = std::ranges::find_if(texts, [&](const auto& text) { return word == text.first; });
     if (found != std::end(texts) && i + 1 < count) {
       *found->second = words[++i];
+    } else if (word == "--bytes") {
+      options.bytes = true;
+    } else if (word == "--locked" && i + 1 < count) {
+      options.locked = std::strtoull(words[++i], nullptr, 10);
     } else if (word == "--steps" && i + 1 < count) {
       options.steps = std::strtoull(words[++i], nullptr, 10);
     } else if (options.trace.empty() && !word.starts_with("-")) {

@@ -65,54 +65,6 @@ CUresult CUDAAPI copy_inside(CUdeviceptr to, CUdeviceptr from, std::size_t bytes
   return call.submit(stream, std::move(job));
 }
 
-// "Since there are no ordering guarantees for copies within a batch, specifying any dependent copies within a batch will
-// result in undefined behavior." hStream "must not be legacy NULL stream". Sources are read in stream order: the only
-// srcAccessOrder that is modelled.
-#if CUDA_VERSION >= 13000
-CUresult CUDAAPI copy_batch(CUdeviceptr* to, CUdeviceptr* from, std::size_t* sizes, std::size_t count,
-                            CUmemcpyAttributes* attributes, std::size_t* first_of, std::size_t attribute_count,
-                            CUstream stream) {
-  RULES_CALL("cuMemcpyBatchAsync");
-  RULE(stream != nullptr, "the stream \"must not be legacy NULL stream\"", CUDA_ERROR_INVALID_VALUE);
-  RULE(attribute_count > 0 && attribute_count <= count && first_of[0] == 0,
-       "\"the first entry in attrsIdxs must always be 0\"", CUDA_ERROR_INVALID_VALUE);
-  for (std::size_t i = 0; i < attribute_count; ++i) {
-    RULE(i == 0 || (first_of[i] > first_of[i - 1] && first_of[i] < count),
-         "\"each entry must be greater than the previous entry and … less than count\"", CUDA_ERROR_INVALID_VALUE);
-    RULE(attributes[i].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, "sources are read in stream order",
-         CUDA_ERROR_INVALID_VALUE);
-  }
-  DeviceJob job;
-  job.kind = JobKind::copy;
-  std::vector<std::function<void()>> copies;
-  for (std::size_t i = 0; i < count; ++i) {
-    for (const bool write : {false, true}) {
-      const Range range{write ? to[i] : from[i], sizes[i]};
-      const std::size_t before = job.accesses.size();
-      if (!call.touch_device(job, range.begin, range.bytes, write)) {
-        RULE(at.memory.page_locked(range) == DeviceMemory::Locked::all,
-             "all of the memory is the device's, mapped and accessible, or page-locked", CUDA_ERROR_ILLEGAL_ADDRESS);
-        job.accesses.push_back({range, write, false});
-      }
-      for (std::size_t mine = before; mine < job.accesses.size(); ++mine) {
-        for (std::size_t other = 0; other < before; ++other) {
-          const Access &a = job.accesses[mine], &b = job.accesses[other];
-          const bool apart =
-              a.range.begin + a.range.bytes <= b.range.begin || b.range.begin + b.range.bytes <= a.range.begin;
-          RULE(apart || !(a.write || b.write), "no copy of a batch depends on another", CUDA_ERROR_INVALID_VALUE);
-        }
-      }
-    }
-    copies.emplace_back([source = from[i], target = to[i], bytes = sizes[i]] {
-      std::memcpy(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), bytes);
-    });
-  }
-  if (at.adversary.coin()) std::ranges::reverse(copies);
-  job.run = [copies] { std::ranges::for_each(copies, [](const auto& one) { one(); }); };
-  return call.submit(stream, std::move(job));
-}
-#endif
-
 // "Write a value to memory": in the order of its stream, and seen by the host at any moment after that. "CUDA … stream
 // memory operations … ordering … is not visible to CUDA" (stream memory operations): who has seen the word knows of no
 // order between streams, so no clock learns from it.
@@ -175,11 +127,7 @@ CUresult CUDAAPI exchange_mode(CUstreamCaptureMode* mode) {
 MoreRules more_rules() {
   return {
     .cuStreamWaitEvent = wait_event, .cuEventQuery = query, .cuEventElapsedTime = elapsed,
-    .cuMemcpyDtoDAsync = copy_inside,
-#if CUDA_VERSION >= 13000
-    .cuMemcpyBatchAsync = copy_batch,
-#endif
-    .cuStreamWriteValue64 = write_value, .cuStreamBeginCapture = begin_capture, .cuStreamEndCapture = end_capture,
+    .cuMemcpyDtoDAsync = copy_inside, .cuStreamWriteValue64 = write_value, .cuStreamBeginCapture = begin_capture, .cuStreamEndCapture = end_capture,
     .cuStreamIsCapturing = is_capturing, .cuThreadExchangeStreamCaptureMode = exchange_mode
   };
 }

@@ -12,9 +12,6 @@ struct MoreRules {
   decltype(&::cuEventQuery) cuEventQuery = nullptr;
   decltype(&::cuEventElapsedTime) cuEventElapsedTime = nullptr;
   decltype(&::cuMemcpyDtoDAsync) cuMemcpyDtoDAsync = nullptr;
-#if CUDA_VERSION >= 13000  // before, it has other parameters or is not there
-  decltype(&::cuMemcpyBatchAsync) cuMemcpyBatchAsync = nullptr;
-#endif
   decltype(&::cuStreamWriteValue64) cuStreamWriteValue64 = nullptr;
   decltype(&::cuStreamBeginCapture) cuStreamBeginCapture = nullptr;
   decltype(&::cuStreamEndCapture) cuStreamEndCapture = nullptr;  // the graph is null: nobody launches it here

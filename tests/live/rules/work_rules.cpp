@@ -1,5 +1,9 @@
 // Copies, kernels, streams and events.
+#include <algorithm>
 #include <cstring>
+#include <functional>
+#include <utility>
+#include <vector>
 
 #include "tests/live/rules/rule_kernels.h"
 #include "tests/live/rules/rules_state.h"
@@ -46,6 +50,67 @@ CUresult CUDAAPI download(void* host, CUdeviceptr device, std::size_t bytes, CUs
   RULES_CALL("cuMemcpyDtoHAsync");
   return copy(call, JobKind::download, device, static_cast<std::byte*>(host), bytes, stream);
 }
+
+// "Since there are no ordering guarantees for copies within a batch, specifying any dependent copies within a batch will
+// result in undefined behavior." hStream "must not be legacy NULL stream". Sources are read in stream order: the only
+// srcAccessOrder that is modelled.
+#if CUDA_VERSION >= 12080
+CUresult CUDAAPI copy_batch(CUdeviceptr* to, CUdeviceptr* from, std::size_t* sizes, std::size_t count,
+                            CUmemcpyAttributes* attributes, std::size_t* first_of, std::size_t attribute_count,
+                            CUstream stream) {
+  RULES_CALL("cuMemcpyBatchAsync");
+  RULE(stream != nullptr, "the stream \"must not be legacy NULL stream\"", CUDA_ERROR_INVALID_VALUE);
+  RULE(attribute_count > 0 && attribute_count <= count && first_of[0] == 0,
+       "\"the first entry in attrsIdxs must always be 0\"", CUDA_ERROR_INVALID_VALUE);
+  for (std::size_t i = 0; i < attribute_count; ++i) {
+    RULE(i == 0 || (first_of[i] > first_of[i - 1] && first_of[i] < count),
+         "\"each entry must be greater than the previous entry and … less than count\"", CUDA_ERROR_INVALID_VALUE);
+    RULE(attributes[i].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, "sources are read in stream order",
+         CUDA_ERROR_INVALID_VALUE);
+  }
+  // Each copy costs the host as much as the call does: what is published is a time a copy.
+  if (at.options.model != nullptr) {
+    const auto cost = at.options.model->call_ns.find("cuMemcpyBatchAsync");
+    if (cost != at.options.model->call_ns.end()) at.host.spend(cost->second * static_cast<Nanoseconds>(count - 1));
+  }
+  DeviceJob job;
+  const auto on_host = [&](CUdeviceptr address, Bytes bytes) {
+    return at.memory.page_locked({address, bytes}) == DeviceMemory::Locked::all;
+  };
+  const bool up = on_host(from[0], sizes[0]), down = on_host(to[0], sizes[0]);
+  job.kind = up && !down ? JobKind::upload : down && !up ? JobKind::download : JobKind::copy;
+  std::vector<std::function<void()>> copies;
+  for (std::size_t i = 0; i < count; ++i) {
+    for (const bool write : {false, true}) {
+      const Range range{write ? to[i] : from[i], sizes[i]};
+      const std::size_t before = job.accesses.size();
+      if (!call.touch_device(job, range.begin, range.bytes, write)) {
+        RULE(on_host(range.begin, range.bytes),
+             "all of the memory is the device's, mapped and accessible, or page-locked", CUDA_ERROR_ILLEGAL_ADDRESS);
+        if (write && at.options.content && !at.queue.touches(range)) {
+          poison({reinterpret_cast<std::byte*>(range.begin), range.bytes});
+        }
+        job.accesses.push_back({range, write, false});
+      }
+      for (std::size_t mine = before; mine < job.accesses.size(); ++mine) {
+        for (std::size_t other = 0; other < before; ++other) {
+          const Access &a = job.accesses[mine], &b = job.accesses[other];
+          const bool apart =
+              a.range.begin + a.range.bytes <= b.range.begin || b.range.begin + b.range.bytes <= a.range.begin;
+          RULE(apart || !(a.write || b.write), "no copy of a batch depends on another", CUDA_ERROR_INVALID_VALUE);
+        }
+      }
+    }
+    copies.emplace_back([source = from[i], target = to[i], bytes = sizes[i]] {
+      std::memcpy(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), bytes);
+    });
+  }
+  if (job.kind != JobKind::copy) (job.kind == JobKind::upload ? at.counts.uploads : at.counts.downloads) += count;
+  if (at.adversary.coin()) std::ranges::reverse(copies);
+  job.run = [copies] { std::ranges::for_each(copies, [](const auto& one) { one(); }); };
+  return call.submit(stream, std::move(job));
+}
+#endif
 
 CUresult CUDAAPI fill(CUdeviceptr device, unsigned char value, std::size_t bytes, CUstream stream) {
   RULES_CALL("cuMemsetD8Async");
@@ -185,6 +250,9 @@ CUresult CUDAAPI synchronize_event(CUevent event) {
 void add_work_rules(CudaDriver& table) {
   table.cuMemcpyHtoDAsync = upload;
   table.cuMemcpyDtoHAsync = download;
+#if CUDA_VERSION >= 12080
+  table.cuMemcpyBatchAsync = copy_batch;
+#endif
   table.cuMemsetD8Async = fill;
   table.cuModuleLoadData = load_module;
   table.cuModuleUnload = unload_module;

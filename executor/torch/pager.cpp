@@ -74,7 +74,7 @@ void Pager::leave_children_alone() {
 }
 
 c10::DataPtr Pager::take_over(const tencache_storage& storage, c10::DeleterFnPtr let_go) {
-  deleter_ = let_go;
+  if (deleter_.load(std::memory_order_relaxed) != let_go) deleter_ = let_go;
   owners_.put(storage.address, {open_run_, storage.tensor});
   return {storage.address, storage.address, let_go, c10::Device(host_.device)};
 }

@@ -478,8 +478,8 @@ std::string text_of(const Json& value) {
 // Options of the command that change what is asked, as one would type them.
 std::string options_words(const Json& run) {
   std::vector<std::string> words;
-  for (const char* option :
-       {"gpu_memory", "cpu_memory", "iterations", "assume_gpu", "scale_bytes", "scale_time", "samples"}) {
+  for (const char* option : {"gpu_memory", "cpu_memory", "gpu_allocator", "iterations", "assume_gpu", "scale_bytes",
+                             "scale_time", "samples"}) {
     const Json& value = member(run, option);
     if (value.is_null() || value == "1") continue;
     std::string name = option;
@@ -621,7 +621,8 @@ CompareAnswer compare_answer(const Comparison& comparison) {
 std::string changes_of(const ResultAnswer& result) {
   const Json run = to_json_of(result.manifest.run);
   Json changes = Json::object();
-  for (const char* option : {"gpu_memory", "cpu_memory", "limits", "assume_gpu", "scale_bytes", "scale_time"}) {
+  for (const char* option :
+       {"gpu_memory", "cpu_memory", "gpu_allocator", "limits", "assume_gpu", "scale_bytes", "scale_time"}) {
     const Json& value = member(run, option);
     if (!value.is_null() && value != "1" && !(value.is_array() && value.empty())) changes[option] = value;
   }
@@ -640,6 +641,7 @@ std::vector<CompareAnswer> comparisons_of(std::vector<ResultAnswer> results) {
       title = file_name(result.trace) + " on " + result.machine;
       if (run.gpu_memory) title += ", GPU memory " + *run.gpu_memory;
       if (run.cpu_memory) title += ", CPU memory " + *run.cpu_memory;
+      if (run.gpu_allocator) title += ", GPU allocator " + *run.gpu_allocator;
       for (const std::string& limit : run.limits.value_or(std::vector<std::string>())) title += ", " + limit;
     }
     groups[at->second].results.push_back(std::move(result));

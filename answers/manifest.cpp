@@ -22,6 +22,7 @@ template <typename Run, typename Asked, typename Move>
 void match(Run& run, Asked& asked, const Move& move) {
   move(run.gpu_memory, asked.machine.gpu_memory);
   move(run.cpu_memory, asked.machine.cpu_memory);
+  move(run.gpu_allocator, asked.machine.gpu_allocator);
   move(run.limits, asked.machine.limits);
   move(run.iterations, asked.iterations);
   move(run.generate, asked.trace.generate);

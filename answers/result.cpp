@@ -135,11 +135,20 @@ AllocatorCost allocator_cost(const RunResult& result, std::size_t tier) {
   const auto ratio = [](uint128 part, uint128 whole) {
     return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
   };
-  const Counters& window = result.window;
-  return {.kind = std::string(to_string(result.allocators[tier])),
-          .fragmentation = ratio(window.tiers[tier].scattered_byte_ns, window.tiers[tier].free_byte_ns),
-          .padding = ratio(window.tiers[tier].padding_byte_ns, window.tiers[tier].occupancy_byte_ns),
-          .placeless = per_iteration(result, static_cast<double>(window.tiers[tier].placeless))};
+  const TierCounters& window = result.window.tiers[tier];
+  AllocatorCost cost{.kind = std::string(to_string(result.allocators[tier])),
+                     .fragmentation = ratio(window.scattered_byte_ns, window.free_byte_ns),
+                     .padding = ratio(window.padding_byte_ns, window.occupancy_byte_ns),
+                     .placeless = per_iteration(result, static_cast<double>(window.placeless)),
+                     .holes = {},
+                     .moved_bytes = {},
+                     .moving_seconds = {}};
+  if (result.allocators[tier] == AllocatorKind::movable) {
+    cost.holes = per_iteration(result, static_cast<double>(window.holes));
+    cost.moved_bytes = per_iteration(result, static_cast<double>(window.moved_bytes));
+    cost.moving_seconds = per_iteration_seconds(result, window.moving_ns);
+  }
+  return cost;
 }
 
 // Bound ÷ time. The ideal has memory that the bound does not grant.
@@ -427,6 +436,10 @@ std::string traffic_text(const MachineSpec& machine, const RunResult& result) {
         "                 {}: {:.0f} % of what is free is outside the largest hole, buffers hold {:.0f} % "
         "beyond their content; {:.4g} times an iteration there was room but no one place for a chunk\n",
         to_string(result.allocators[i]), 100 * allocator.fragmentation, 100 * allocator.padding, allocator.placeless);
+    if (result.allocators[i] != AllocatorKind::movable) continue;
+    text += fmt::format("                 {} moved {:.4g} times an iteration to make a hole, which takes {}\n",
+                        format_bytes(static_cast<Bytes>(std::llround(*allocator.moved_bytes))), *allocator.holes,
+                        format_seconds(*allocator.moving_seconds));
   }
   return text;
 }

@@ -64,12 +64,13 @@ struct HitRates {
 };
 TENCACHE_ANSWER(HitRates, accesses, bytes, tensors)
 
-// What a tier's allocator cost, over the whole window.
+// What a tier's allocator cost, over the whole window. The last three: where chunks move.
 struct AllocatorCost {
   std::string kind;
   double fragmentation = 0, padding = 0, placeless = 0;
+  Absent<double> holes, moved_bytes, moving_seconds;
 };
-TENCACHE_ANSWER(AllocatorCost, kind, fragmentation, padding, placeless)
+TENCACHE_ANSWER(AllocatorCost, kind, fragmentation, padding, placeless, holes, moved_bytes, moving_seconds)
 
 struct ResultTraffic {
   std::optional<HitRates> gpu_hit_rate;

@@ -1,17 +1,28 @@
-// What a user changes of a machine without writing a file: memory sizes, slower links.
+// What a user changes of a machine without writing a file: memory sizes, how GPU memory is laid out, slower links.
 #pragma once
 
+#include <array>
 #include <string>
+#include <vector>
 
 #include "core/machine_spec.h"
 
 namespace tencache {
 
-// Both for every rank, and exact: the figure's fact is dropped. `option` stands in messages: "--gpu-memory". Throw
+// What a GPU's tier may name; their names, for messages.
+inline constexpr std::array gpu_allocators = {AllocatorKind::exact, AllocatorKind::caching, AllocatorKind::movable};
+std::vector<std::string> names_of(const decltype(gpu_allocators)& kinds);
+
+// All for every rank, and exact: the figure's fact is dropped. `option` stands in messages: "--gpu-memory". Throw
 // Error where the text is no size or bandwidth above 0, or the machine has no such tier or link.
 
 // An empty text leaves the capacity as it is.
 void override_capacity(MachineSpec& machine, Device device, const std::string& option, const std::string& size);
+// "movable"; an empty text leaves it as it is.
+void override_allocator(MachineSpec& machine, const std::string& option, const std::string& name);
+// Where chunks move and the memory's bandwidth is not known: what kernels reach of the bandwidth that configs/gpus.yaml
+// has for the machine's GPU, if that is known.
+void find_memory_bandwidth(MachineSpec& machine);
 // "h2d=12GB/s": the link is no faster than that.
 void limit_link(MachineSpec& machine, const std::string& option, const std::string& limit);
 

@@ -7,6 +7,7 @@
 
 #include "configs/machine_lookup.h"
 #include "configs/machine_node.h"
+#include "configs/machine_overrides.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
 
@@ -133,7 +134,7 @@ class RankReader {
   void read_tier(const std::vector<YamlValue>& layers) {
     const YamlMap keys(layers, "a tier",
                        {"name", "kind", "capacity", "reserved", "granularity", "directories", "io_block", "io_depth",
-                        "checksums", "shared_by", "allocation", "tbw", "allocator", "expand"});
+                        "checksums", "shared_by", "allocation", "tbw", "allocator", "bandwidth", "expand"});
     Tier result;
     result.name = figures_.name(keys.require("name"), "tiers.name");
     claim_name(keys.require("name"), result.name);
@@ -168,6 +169,7 @@ class RankReader {
                                           {"checksums", TierKind::nvme},
                                           {"tbw", TierKind::nvme},
                                           {"allocator", TierKind::gpu},
+                                          {"bandwidth", TierKind::gpu},
                                           {"expand", TierKind::gpu}}) {
       const auto value = keys.get(key);
       if (!value || result.kind == kind_of_it) continue;
@@ -187,9 +189,12 @@ class RankReader {
       if (result.rated_written_bytes == 0) fail_at(*value, path + "tbw: must be above 0");
     }
     if (const auto value = keys.get("allocator")) {
-      const bool caching = figures_.choice(*value, path + "allocator", {"exact", "caching"}) == 1;
-      result.allocator = caching ? AllocatorKind::caching : AllocatorKind::exact;
+      result.allocator = gpu_allocators[figures_.choice(*value, path + "allocator", names_of(gpu_allocators))];
+      if (result.allocator == AllocatorKind::movable && !machine_.tiers.empty()) {
+        fail_at(*value, path + "allocator: chunks move in the first tier only");
+      }
     }
+    figures_.take(keys, "bandwidth", path, result.bandwidth, &FigureReader::bandwidth);
     figures_.take(keys, "expand", path, result.expand_bandwidth, &FigureReader::bandwidth);
     if (keys.get("allocation")) result.allocation = allocation(keys.layers_of("allocation"), path + "allocation.");
     machine_.tiers.push_back(std::move(result));

@@ -107,6 +107,7 @@ class RankWriter {
             {"allocator", tier.allocator == AllocatorKind::exact ? "" : std::string(to_string(tier.allocator))},
             {"checksums", tier.checksums ? figure(path + "checksums", "true") : ""},
             unless<Bytes>(path, "tbw", tier.rated_written_bytes, 0, write_bytes),
+            unless<BytesPerSecond>(path, "bandwidth", tier.bandwidth, 0, write_bandwidth),
             unless<BytesPerSecond>(path, "expand", tier.expand_bandwidth, 0, write_bandwidth),
             {"allocation", allocation(path + "allocation.", tier.allocation)}};
   }

@@ -1,13 +1,13 @@
 #include "core/allocator.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <string>
 
 #include "core/caching_allocator.h"
 #include "core/check.h"
 #include "core/error.h"
+#include "core/holes.h"
+#include "core/movable_allocator.h"
 
 namespace tencache {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 class ExactAllocator final : public Allocator {
  public:
   using Allocator::Allocator;
-  std::optional<std::uint64_t> allocate(Bytes bytes, bool) override {
+  std::optional<std::uint64_t> allocate(Bytes bytes, bool, ChunkId) override {
     if (bytes > free()) return std::nullopt;
     used_ += bytes;
     return 0;
@@ -27,77 +27,30 @@ class ExactAllocator final : public Allocator {
   bool addressed() const override { return false; }
 };
 
-// Holes by address, coalesced on release. Best fit and two-ended first fit differ only in which hole they take.
+// Best fit and two-ended first fit differ only in which hole they take.
 class HoleAllocator final : public Allocator {
  public:
-  HoleAllocator(Bytes capacity, bool two_ended) : Allocator(capacity), two_ended_(two_ended) {
-    if (capacity > 0) add_hole(0, capacity);
-  }
+  HoleAllocator(Bytes capacity, bool two_ended) : Allocator(capacity), two_ended_(two_ended), holes_(capacity) {}
 
-  std::optional<std::uint64_t> allocate(Bytes bytes, bool high_end) override {
-    const auto hole = two_ended_ ? first_fit(bytes, high_end) : best_fit(bytes);
-    if (hole == by_offset_.end()) return std::nullopt;
-    const auto [offset, size] = *hole;
-    remove_hole(offset, size);
+  std::optional<std::uint64_t> allocate(Bytes bytes, bool high_end, ChunkId) override {
+    const std::optional<Hole> hole = two_ended_ ? holes_.first_fit(bytes, high_end) : holes_.best_fit(bytes);
+    if (!hole) return std::nullopt;
+    const std::uint64_t offset = two_ended_ && high_end ? hole->end() - bytes : hole->begin;
+    holes_.take(offset, bytes);
     used_ += bytes;
-    if (two_ended_ && high_end) {
-      if (size > bytes) add_hole(offset, size - bytes);
-      return offset + size - bytes;
-    }
-    if (size > bytes) add_hole(offset + bytes, size - bytes);
     return offset;
   }
-
   void release(std::uint64_t offset, Bytes bytes) override {
     TENCACHE_CHECK(bytes <= used_);
     used_ -= bytes;
-    auto next = by_offset_.lower_bound(offset);
-    if (next != by_offset_.end() && offset + bytes == next->first) {
-      const auto [next_offset, next_size] = *next;
-      remove_hole(next_offset, next_size);
-      bytes += next_size;
-    }
-    auto previous = by_offset_.lower_bound(offset);
-    if (previous != by_offset_.begin()) {
-      const auto [previous_offset, previous_size] = *std::prev(previous);
-      TENCACHE_CHECK(previous_offset + previous_size <= offset);
-      if (previous_offset + previous_size == offset) {
-        remove_hole(previous_offset, previous_size);
-        offset = previous_offset;
-        bytes += previous_size;
-      }
-    }
-    add_hole(offset, bytes);
+    holes_.give(offset, bytes);
   }
-
-  bool has_room(Bytes bytes) const override { return by_size_.lower_bound({bytes, 0}) != by_size_.end(); }
-  Bytes largest_free() const override { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
+  bool has_room(Bytes bytes) const override { return bytes <= holes_.largest(); }
+  Bytes largest_free() const override { return holes_.largest(); }
 
  private:
-  using Holes = std::map<std::uint64_t, Bytes>;
-
-  Holes::iterator best_fit(Bytes bytes) {
-    const auto found = by_size_.lower_bound({bytes, 0});
-    return found == by_size_.end() ? by_offset_.end() : by_offset_.find(found->second);
-  }
-  Holes::iterator first_fit(Bytes bytes, bool high_end) {
-    const auto fits = [bytes](const auto& hole) { return hole.second >= bytes; };
-    if (!high_end) return std::find_if(by_offset_.begin(), by_offset_.end(), fits);
-    const auto found = std::find_if(by_offset_.rbegin(), by_offset_.rend(), fits);
-    return found == by_offset_.rend() ? by_offset_.end() : std::prev(found.base());
-  }
-  void add_hole(std::uint64_t offset, Bytes bytes) {
-    by_offset_.emplace(offset, bytes);
-    by_size_.emplace(bytes, offset);
-  }
-  void remove_hole(std::uint64_t offset, Bytes bytes) {
-    by_offset_.erase(offset);
-    by_size_.erase({bytes, offset});
-  }
-
   bool two_ended_;
-  Holes by_offset_;
-  std::set<std::pair<Bytes, std::uint64_t>> by_size_;
+  Holes holes_;
 };
 
 // Free lists of buffers, one block a class; fixed buffers are the case of one class.
@@ -119,7 +72,7 @@ class ClassAllocator final : public Allocator {
     capacity_ = offset;
   }
 
-  std::optional<std::uint64_t> allocate(Bytes bytes, bool) override {
+  std::optional<std::uint64_t> allocate(Bytes bytes, bool, ChunkId) override {
     Class* size_class = class_of(bytes);
     if (size_class == nullptr || size_class->free.empty()) return std::nullopt;
     const std::uint64_t offset = size_class->free.back();
@@ -174,7 +127,7 @@ class CachingTier final : public Allocator {
  public:
   explicit CachingTier(Bytes capacity) : Allocator(capacity), allocator_({}, capacity) {}
 
-  std::optional<std::uint64_t> allocate(Bytes bytes, bool) override {
+  std::optional<std::uint64_t> allocate(Bytes bytes, bool, ChunkId) override {
     if (!allocator_.can_allocate(bytes)) return std::nullopt;  // a request that fails empties the cache
     const std::optional<std::uint64_t> address = allocator_.allocate(bytes);
     TENCACHE_CHECK(address.has_value());
@@ -212,6 +165,8 @@ std::unique_ptr<Allocator> make_allocator(const AllocatorSpec& spec, Bytes capac
       return std::make_unique<HoleAllocator>(capacity, true);
     case AllocatorKind::caching:
       return std::make_unique<CachingTier>(capacity);
+    case AllocatorKind::movable:
+      return std::make_unique<MovableAllocator>(capacity - capacity % movable_unit);
     case AllocatorKind::size_classes:
     case AllocatorKind::fixed_buffers:
       TENCACHE_CHECK(!spec.classes.empty() && (spec.kind == AllocatorKind::size_classes || spec.classes.size() == 1));

@@ -1,21 +1,25 @@
 // Allocators over the address range of one tier. They live here, not in a machine, so that simulation and hardware
 // get the same addresses and fragmentation is predicted too.
 //
-// None compacts. Where chunks can be moved, pages can be mapped: `exact` is what compaction would reach at no cost,
-// since a chunk's addresses stay and any free pages do. The others stand for systems that have neither, whose
-// fragmentation is a figure of the result.
+// Where pages are mapped nothing fragments: `exact` is what compaction would reach at no cost, since a chunk's
+// addresses stay and any free pages do. `movable` compacts by copies, which cost time. The others stand for systems
+// that have neither, whose fragmentation is a figure of the result.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "core/check.h"
 #include "core/enum_names.h"
 #include "core/units.h"
 
 namespace tencache {
+
+using ChunkId = std::uint32_t;
 
 enum class AllocatorKind : std::uint8_t {
   exact,          // pages are mapped from anywhere, so only the sum counts: no addresses, no fragmentation
@@ -24,10 +28,24 @@ enum class AllocatorKind : std::uint8_t {
   fixed_buffers,  // buffers of one size; a request takes a whole one (ZeRO-Infinity's swap buffers)
   two_ended,      // contiguous first fit, from the low end or from the high end (FlashNeuron)
   caching,        // PyTorch's caching allocator (caching_allocator.h), without a machine's granularity; simulated only
+  movable,        // contiguous best fit; chunks are moved to make a hole (movable_allocator.h); tier 0, whole tensors
 };
 template <>
-inline constexpr auto enum_texts<AllocatorKind> =
-    std::to_array<std::string_view>({"exact", "best_fit", "size_classes", "fixed_buffers", "two_ended", "caching"});
+inline constexpr auto enum_texts<AllocatorKind> = std::to_array<std::string_view>({"exact", "best_fit", "size_classes",
+                                                                                   "fixed_buffers", "two_ended",
+                                                                                   "caching", "movable"});
+
+inline constexpr Bytes movable_unit = 512;  // sizes and places in a movable tier are multiples, as PyTorch's are
+
+// A chunk goes to another place of its tier. The two ranges may overlap.
+struct Relocation {
+  ChunkId chunk = 0;
+  std::uint64_t from = 0, to = 0;
+  Bytes bytes = 0;
+  bool operator==(const Relocation&) const = default;
+};
+// Whether the chunk must stay where it is.
+using Immovable = std::function<bool(ChunkId chunk)>;
 
 struct SizeClass {
   Bytes bytes = 0;
@@ -45,8 +63,9 @@ class Allocator {
   explicit Allocator(Bytes capacity) : capacity_(capacity) {}
   virtual ~Allocator() = default;
 
-  // Offset of the room, or nullopt when no room of that size is free. `high_end` matters to two_ended only.
-  virtual std::optional<std::uint64_t> allocate(Bytes bytes, bool high_end) = 0;
+  // Offset of the room, or nullopt when no room of that size is free. `high_end` matters to two_ended only, `chunk`, to
+  // which the room belongs, to movable only.
+  virtual std::optional<std::uint64_t> allocate(Bytes bytes, bool high_end, ChunkId chunk = 0) = 0;
   // `offset` and `bytes` as they were allocated.
   virtual void release(std::uint64_t offset, Bytes bytes) = 0;
   // Whether `allocate` would find room now.
@@ -60,6 +79,14 @@ class Allocator {
   virtual Bytes largest_free() const { return free(); }
   // Of what is used: beyond what was asked for.
   virtual Bytes padding() const { return 0; }
+
+  // Whether it can do the following.
+  virtual bool movable() const { return false; }
+  // What to move, one after the other, so that there is a hole of so many bytes: the cheapest that was found. Nothing
+  // has moved yet. Empty: there is no way, or the hole is there.
+  virtual std::vector<Relocation> make_hole(Bytes /*bytes*/, const Immovable& /*immovable*/) const { return {}; }
+  // It has been moved.
+  virtual void relocate(const Relocation& /*move*/) { TENCACHE_CHECK(false); }
 
   Bytes capacity() const { return capacity_; }
   Bytes used() const { return used_; }

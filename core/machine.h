@@ -11,13 +11,12 @@
 #include <span>
 #include <string>
 
+#include "core/check.h"
 #include "core/machine_spec.h"
 #include "core/trace.h"
 #include "core/units.h"
 
 namespace tencache {
-
-using ChunkId = std::uint32_t;
 
 // What was submitted, numbered by the machine from 1 in order of submission.
 using Fence = std::uint64_t;
@@ -25,7 +24,7 @@ using Fence = std::uint64_t;
 using Tag = std::uint64_t;
 
 // One place of a chunk: which tier, where in it. `offset` is meaningful for layouts with addresses (best fit, size
-// classes, fixed buffers, two-ended); under the exact layout pages are mapped from anywhere and it is 0.
+// classes, fixed buffers, two-ended, movable); under the exact layout pages are mapped from anywhere and it is 0.
 struct Place {
   TierId tier = no_tier;
   std::uint64_t offset = 0;
@@ -56,6 +55,16 @@ struct OpCommand {
   Bytes bytes = 0;            // memory traffic, for the shared resources that the lane occupies; 0: none known
   NameId rendezvous = 0;      // starts when every rank that has this op in its program has come to it; 0: none
   std::span<const Use> uses;  // valid during the call only
+};
+
+// A chunk's content goes to another place of its tier, where nothing else lies; the two may overlap.
+struct MoveCommand {
+  TensorId tensor = none;
+  ChunkId chunk = none;
+  Bytes begin = 0;  // of the chunk in its tensor
+  Bytes bytes = 0;
+  Place from, to;
+  LinkId link = no_link;  // for a copy that will come over it; no_link: for an op on lane 0
 };
 
 enum class CompletionStatus : std::uint8_t { done, cancelled, failed };
@@ -99,6 +108,11 @@ class Machine {
   virtual void unmap(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes /*bytes*/, Place /*place*/) {}
   // False if these two do nothing, and need not be called. Never changes.
   virtual bool maps() const { return true; }
+  // Moves a chunk. It comes after all that was submitted and touches the two places, and before all that is submitted
+  // from now on; it has no completion. Returns how long it takes by itself, as far as that is known.
+  virtual Nanoseconds move(const MoveCommand& /*move*/) { TENCACHE_CHECK(false); }
+  // Whether it can move chunks of tier 0. Never changes.
+  virtual bool moves() const { return false; }
   // A tensor comes into being (its address range is reserved) and goes.
   virtual void tensor_created(TensorId /*tensor*/, Bytes /*bytes*/) {}
   virtual void tensor_destroyed(TensorId /*tensor*/) {}

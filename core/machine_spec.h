@@ -39,8 +39,9 @@ struct Tier {
   Bytes granularity = 1;                 // every chunk occupies a multiple of this; a power of two
   std::vector<std::string> directories;  // nvme, on a real machine: one per device
   AllocationCost allocation = {};
-  AllocatorKind allocator =
-      AllocatorKind::exact;  // exact: as the policy has it; caching: simulated, where it has exact
+  // exact: as the policy has it; another (caching: in simulations only; movable: tier 0's) where it has exact.
+  AllocatorKind allocator = AllocatorKind::exact;
+  BytesPerSecond bandwidth = 0;  // gpu: of its memory, read and written together: moving chunks in it. 0: not known
   // gpu: bytes a second at which what is kept in a smaller format elsewhere (Tensor::stored_bytes) is expanded when it
   // arrives, counted as it is here; the link waits meanwhile. 0: at once. Simulated machines only.
   BytesPerSecond expand_bandwidth = 0;

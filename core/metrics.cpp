@@ -25,9 +25,14 @@ AccessCounters Counters::all_accesses() const {
 }
 
 TierCounters operator-(const TierCounters& end, const TierCounters& begin) {
-  return {end.occupancy_byte_ns - begin.occupancy_byte_ns, end.free_byte_ns - begin.free_byte_ns,
-          end.scattered_byte_ns - begin.scattered_byte_ns, end.padding_byte_ns - begin.padding_byte_ns,
-          end.placeless - begin.placeless};
+  return {end.occupancy_byte_ns - begin.occupancy_byte_ns,
+          end.free_byte_ns - begin.free_byte_ns,
+          end.scattered_byte_ns - begin.scattered_byte_ns,
+          end.padding_byte_ns - begin.padding_byte_ns,
+          end.placeless - begin.placeless,
+          end.holes - begin.holes,
+          end.moved_bytes - begin.moved_bytes,
+          end.moving_ns - begin.moving_ns};
 }
 
 Counters operator-(const Counters& end, const Counters& begin) {

@@ -29,6 +29,10 @@ struct TierCounters {
   // buffer), and what buffers hold beyond what was asked for.
   uint128 free_byte_ns = 0, scattered_byte_ns = 0, padding_byte_ns = 0;
   std::uint64_t placeless = 0;  // times that enough was free in sum, but in no one place
+  // In a movable tier: holes that were made, what was moved for them, and how long that took.
+  std::uint64_t holes = 0;
+  Bytes moved_bytes = 0;
+  Nanoseconds moving_ns = 0;
 };
 TierCounters operator-(const TierCounters& end, const TierCounters& begin);
 

@@ -2,6 +2,17 @@
 
 namespace tencache {
 
+std::vector<AllocatorSpec> allocators_of(const MachineSpec& machine, const Layout& layout) {
+  std::vector<AllocatorSpec> allocators = layout.allocators;
+  allocators.resize(machine.tiers.size());
+  for (TierId tier = 0; tier < allocators.size(); ++tier) {
+    AllocatorKind& kind = allocators[tier].kind;
+    if (kind == AllocatorKind::exact) kind = machine.tiers[tier].allocator;
+    if (kind == AllocatorKind::movable && layout.unlimited_gpu) kind = AllocatorKind::exact;
+  }
+  return allocators;
+}
+
 void Policy::prepare(const Trace&, const MachineSpec&, const RehearseTrace&) {}
 Layout Policy::layout(const MachineSpec&, const Program*) const { return {}; }
 void Policy::on(const Event&, const View&, Actions&) {}

@@ -239,6 +239,9 @@ struct Layout {
   bool forgets_overwritten = false;
 };
 
+// One a tier: the layout's, or the machine's where that is exact. A GPU without a limit has no holes to make.
+std::vector<AllocatorSpec> allocators_of(const MachineSpec& machine, const Layout& layout);
+
 struct RoomRequest {
   TierId tier = 0;
   Bytes bytes = 0;          // still to be freed

@@ -24,11 +24,16 @@ Residency::Residency(const MachineSpec& machine, const std::vector<AllocatorSpec
     : tier_count_(machine.tiers.size()), chunk_bytes_(chunk_bytes) {
   TENCACHE_CHECK(allocators.size() == tier_count_ && tier_count_ <= max_tiers);
   for (TierId tier = 0; tier < tier_count_; ++tier) {
-    const Bytes capacity = tier == 0 && unlimited_gpu ? unlimited : machine.tiers[tier].capacity;
+    Bytes capacity = tier == 0 && unlimited_gpu ? unlimited : machine.tiers[tier].capacity;
+    granularity_[tier] = machine.tiers[tier].granularity;
+    if (allocators[tier].kind == AllocatorKind::caching) granularity_[tier] = 1;
+    if (allocators[tier].kind == AllocatorKind::movable) {
+      granularity_[tier] = std::max(granularity_[tier], movable_unit);
+      capacity -= capacity % granularity_[tier];
+    }
     allocators_.push_back(make_allocator(allocators[tier], capacity));
     addressed_[tier] = allocators_.back()->addressed();
     stores_[tier] = machine.tiers[tier].kind != TierKind::gpu;
-    granularity_[tier] = allocators[tier].kind == AllocatorKind::caching ? 1 : machine.tiers[tier].granularity;
   }
   if (!whole()) first_chunks_.push_back(0);
 }
@@ -120,13 +125,19 @@ bool Residency::reserve(ChunkId chunk, TierId tier) {
   Copy& c = mutable_copy(chunk, tier);
   TENCACHE_CHECK(c.state == CopyState::absent);
   Allocator& allocator = *allocators_[tier];
-  const auto offset = allocator.allocate(rounded(bytes_in(chunk, tier), tier), !persistent(tensor_of(chunk)));
+  const auto offset = allocator.allocate(rounded(bytes_in(chunk, tier), tier), !persistent(tensor_of(chunk)), chunk);
   if (!offset) return false;
   TENCACHE_CHECK(allocator.used() <= allocator.capacity());
   if (addressed_[tier]) offsets_[tier][chunk] = *offset;
   c.state = CopyState::reserved;
   peak_[tier] = std::max(peak_[tier], allocator.used());
   return true;
+}
+
+void Residency::relocate(const Relocation& move, TierId tier) {
+  TENCACHE_CHECK(offset(move.chunk, tier) == move.from);
+  allocators_[tier]->relocate(move);
+  offsets_[tier][move.chunk] = move.to;
 }
 
 void Residency::commit(ChunkId chunk, TierId tier) {

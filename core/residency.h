@@ -143,6 +143,12 @@ class Residency {
     return allocators_[tier]->could_hold(rounded(bytes_in(chunk, tier), tier));
   }
 
+  bool movable(TierId tier) const { return allocators_[tier]->movable(); }
+  // Allocator::make_hole for the chunk.
+  std::vector<Relocation> make_hole(ChunkId chunk, TierId tier, const Immovable& immovable) const {
+    return allocators_[tier]->make_hole(rounded(bytes_in(chunk, tier), tier), immovable);
+  }
+
   // Copies.
   const Copy& copy(ChunkId chunk, TierId tier) const { return copies_[chunk * tier_count_ + tier]; }
   // Of its room, while the copy is not absent; 0 where tiers have no addresses.
@@ -182,6 +188,7 @@ class Residency {
   void touch(ChunkId chunk, TierId tier) {   // used: now the warmest
     if (copy(chunk, tier).warmer != none) move(chunk, tier, false);
   }
+  void relocate(const Relocation& move, TierId tier);  // of make_hole
   void set_evicting(ChunkId chunk, TierId tier, bool evicting);
   void set_unwritten(ChunkId chunk, TierId tier, bool unwritten);
   void pin(ChunkId chunk, TierId tier) { ++mutable_copy(chunk, tier).pins; }

@@ -18,7 +18,9 @@ namespace tencache {
 // By the kinds of tier that the link joins.
 StallCause cause_of(const MachineSpec& machine, LinkId link);
 
-enum class SpanKind : std::uint8_t { op, gap, stall, transfer };
+// move: a chunk goes to another place of its tier, from when that was decided for as long as it takes by itself; it is
+// on the lane that waits for the hole.
+enum class SpanKind : std::uint8_t { op, gap, stall, transfer, move };
 
 // The lanes of spans, and of the ops among them: the GPU's compute stream, the CPU, the GPU's communication stream.
 inline constexpr std::uint8_t gpu_lane = 0, cpu_lane = 1, communication_lane = 2;
@@ -33,10 +35,12 @@ struct Span {
   std::uint8_t lane = 0;
   std::uint64_t iteration = 0;
   OpIndex op = none;       // the op; of a transfer: the op at which it was asked for
-  TensorId tensor = none;  // transfers
+  TensorId tensor = none;  // transfers, moves
   ChunkId chunk = none;
   Bytes bytes = 0;
   TierId from = no_tier, to = no_tier;
+
+  bool of_chunk() const { return kind == SpanKind::transfer || kind == SpanKind::move; }
 };
 
 // A chunk's room was taken in a tier or given back.
@@ -50,7 +54,7 @@ struct OccupancySample {
 };
 
 struct Timeline {
-  std::vector<Span> spans;                 // in order of their end
+  std::vector<Span> spans;                 // in order of their end, but for moves, which end later
   std::vector<OccupancySample> occupancy;  // in order of time; one whenever a tier's use changed
 };
 

@@ -468,6 +468,31 @@ void ChunkMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
   statistics_.unmaps++;
 }
 
+void ChunkMemory::move(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
+  Range& of = ranges_[tensor];
+  const auto mapping = find(of.mappings, begin);
+  TENCACHE_CHECK(options_.addressed && !options_.raw_access && mapping != of.mappings.end() && mapping->begin == begin);
+  TENCACHE_CHECK(mapping->more == nullptr && mapping->bytes == round_up(bytes, page_bytes));
+  const Extent old = mapping->first;
+  pages_.give(old);
+  TENCACHE_CHECK(offset + old.bytes <= pages_.capacity() && pages_.take_at({offset, old.bytes}));
+  check_memory_left();
+  // One view of both, so that they may overlap.
+  const Bytes low = std::min(old.offset, offset), length = std::max(old.offset, offset) + mapping->bytes - low;
+  void* const view =
+      ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), static_cast<off_t>(low));
+  if (view == MAP_FAILED) {
+    throw Error("tier '" + name_ + "': cannot map " + format_bytes(length) +
+                " to move a chunk: " + std::strerror(errno));
+  }
+  auto* const bytes_of_view = static_cast<std::byte*>(view);
+  std::memmove(bytes_of_view + (offset - low), bytes_of_view + (old.offset - low), bytes);
+  ::munmap(view, length);
+  mapping->first.offset = offset;
+  scratch_.assign({mapping->first});
+  map_extents(of.address + begin, scratch_, mapping->bytes);
+}
+
 bool ChunkMemory::mapped(TensorId tensor, Bytes begin) const {
   const Range& of = ranges_[tensor];
   const auto mapping = find(of.mappings, begin);

@@ -112,6 +112,9 @@ class ChunkMemory final : public TierMemory {
   // tests. An access to the old one faults; it belongs to nobody for some thousands of calls. The tensor is not
   // exposed, and nobody uses its memory.
   void relocate(TensorId tensor);
+  // With `addressed`, and without `raw_access`: the chunk's bytes go to the pages at `offset`, which nobody else has, but
+  // may overlap its old ones. Nobody touches it meanwhile; its address stays.
+  void move(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset);
   // As `map`, but the pages are at `copy_address`, and nothing is at the tensor's address until show() of `hidden_at`.
   void map_hidden(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset);
   std::byte* copy_address(TensorId tensor, Bytes begin) const;  // the tensor's own, of a chunk that is not hidden

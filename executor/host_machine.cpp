@@ -197,6 +197,12 @@ Fence HostMachine::execute(const OpCommand& op, Tag tag) {
   return lanes_->enqueue(links_.size() + op.lane, std::move(work));
 }
 
+Nanoseconds HostMachine::move(const MoveCommand& move) {
+  const Nanoseconds begin_ns = clock_ns();
+  memory_->move(move);
+  return clock_ns() - begin_ns;
+}
+
 void HostMachine::initialise(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place) {
   memory_->fill(tensor, begin, bytes, place.tier,
                 [&](std::span<std::byte> content) { bodies_.initialise(tensor, begin, content); });

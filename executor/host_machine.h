@@ -74,6 +74,10 @@ class HostMachine final : public Machine {
   void unmap(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place) override {
     memory_->unmap(tensor, begin, bytes, place);
   }
+  // At once, on the calling thread: nothing that was submitted touches the two places any more.
+  Nanoseconds move(const MoveCommand& move) override;
+  // In ordinary memory that only ops touch.
+  bool moves() const override { return options_.accelerator == nullptr && !options_.raw_access; }
   void tensor_created(TensorId tensor, Bytes bytes) override { memory_->create(tensor, bytes); }
   void tensor_destroyed(TensorId tensor) override { memory_->destroy(tensor); }
   void initialise(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;

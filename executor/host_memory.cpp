@@ -56,6 +56,14 @@ std::string StagingBuffers::describe() const {
          (locked_ ? ", locked\n" : ", not locked (RLIMIT_MEMLOCK)\n");
 }
 
+std::vector<bool> addressed_tiers(const MachineSpec& spec, const Layout& layout) {
+  std::vector<bool> addressed;
+  for (const AllocatorSpec& allocator : allocators_of(spec, layout)) {
+    addressed.push_back(allocator.kind != AllocatorKind::exact);
+  }
+  return addressed;
+}
+
 HostMemory::HostMemory(const MachineSpec& spec, const HostMachineOptions& options, FaultInjector* faults)
     : spec_(spec), accelerator_(options.accelerator), faults_(faults) {
   TENCACHE_CHECK(!spec_.tiers.empty() && spec_.tiers.size() <= max_tiers);
@@ -116,6 +124,11 @@ void HostMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes, Place place) {
   } else {
     tier.memory->unmap(tensor, begin, bytes);
   }
+}
+
+void HostMemory::move(const MoveCommand& move) {
+  TENCACHE_CHECK(tiers_[move.from.tier].pages != nullptr && move.to.tier == move.from.tier);
+  tiers_[move.from.tier].pages->move(move.tensor, move.begin, move.bytes, move.to.offset);
 }
 
 void HostMemory::store_in_file(TensorId tensor, Bytes begin, Bytes bytes, TierId tier,

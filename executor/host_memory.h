@@ -16,6 +16,7 @@
 #include "core/fault_plan.h"
 #include "core/machine.h"
 #include "core/machine_spec.h"
+#include "core/policy.h"
 #include "executor/accelerator.h"
 #include "executor/chunk_memory.h"
 #include "executor/copy_lane.h"
@@ -47,6 +48,9 @@ class StagingBuffers {
   bool pinned_ = false, locked_ = false;
 };
 
+// HostMachineOptions::addressed under that layout.
+std::vector<bool> addressed_tiers(const MachineSpec& spec, const Layout& layout);
+
 struct HostMachineOptions {
   bool pace = true;             // keep to the links' bandwidth and latency
   std::vector<bool> addressed;  // per tier: the engine gives offsets (Place::offset); empty: none does
@@ -73,6 +77,7 @@ class HostMemory {
   // As in core/machine.h.
   void map(TensorId tensor, Bytes begin, Bytes bytes, Place place, MappedFor what);
   void unmap(TensorId tensor, Bytes begin, Bytes bytes, Place place);
+  void move(const MoveCommand& move);
   void create(TensorId tensor, Bytes bytes);
   void retire(TensorId tensor);
   void destroy(TensorId tensor);

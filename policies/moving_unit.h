@@ -18,6 +18,11 @@ Bytes unit_that_moves(const MachineSpec& machine, Bytes chunk_bytes);
 // the other. `program` may be null (not known yet): whole tensors.
 Bytes unit_of_whole_tensors(const MachineSpec& machine, const Program* program, Bytes chunk_bytes);
 
+// The engine moves whole tensors there, whatever the layout's unit is.
+inline bool moves_whole_tensors(const MachineSpec& machine) {
+  return machine.tiers[0].allocator == AllocatorKind::movable;
+}
+
 // What policies have in common that move whole tensors by a plan: what it missed is fetched on demand, and only that
 // evicts, the coldest.
 class SwapPolicy : public Policy {

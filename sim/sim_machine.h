@@ -34,6 +34,8 @@ class SimMachine final : public Machine {
   }
   Fence execute(const OpCommand& op, Tag tag) override { return world_.execute(rank_, op, tag); }
   void cancel(Fence fence) override { world_.cancel(fence); }
+  Nanoseconds move(const MoveCommand& move) override { return world_.move(rank_, move); }
+  bool moves() const override { return true; }
   bool wait(Completion& completion) override {
     TENCACHE_CHECK(world_.rank_count() == 1);
     std::size_t rank = 0;

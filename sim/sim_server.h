@@ -96,6 +96,7 @@ struct SimServer {
     NameId rendezvous = 0;
     bool cancelled = false;
     bool fails = false;
+    bool untold = false;  // its end is nobody's business
   };
   // stopped: cancelled before it began; latency: of a copy, before its data; fixed: its end is known.
   enum class State : std::uint8_t { idle, stopped, meeting, latency, fixed, flowing };

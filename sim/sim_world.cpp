@@ -119,6 +119,25 @@ Fence SimWorld::execute(std::size_t rank, const OpCommand& op, Tag tag) {
   return take_up(server);
 }
 
+Nanoseconds SimWorld::move(std::size_t rank, const MoveCommand& move) {
+  Rank& at = ranks_[rank];
+  const BytesPerSecond bandwidth = at.spec->tiers[move.from.tier].bandwidth;
+  TENCACHE_CHECK(bandwidth > 0);
+  const Bytes traffic = 2 * move.bytes;
+  const uint128 takes_ns = DataFlow::time_of(DataFlow::amount(traffic), bandwidth);
+  const bool by_lane = move.link == no_link;
+  const std::size_t server = at.first_server + (by_lane ? std::size_t{gpu_lane} : lanes + move.link);
+  SimServer::Job& job = servers_[server].jobs.emplace_back();
+  job.fixed_ns = later(takes_ns) - now_;
+  job.bytes = by_lane ? traffic : 0;
+  job.cap = 1;
+  job.untold = true;
+  if (at.spec->host_transfer_ns > 0) ++at.uncharged;
+  const Nanoseconds result = job.fixed_ns;
+  take_up(server);
+  return result;
+}
+
 // The server's last job is new.
 Fence SimWorld::take_up(std::size_t index) {
   SimServer& server = servers_[index];
@@ -297,8 +316,9 @@ bool SimWorld::wait(std::size_t& rank, Completion& completion) {
       server.flow.exhaust(now_);
       set_cap(next);
     } else {
+      const bool untold = server.first().untold;
       complete(next, server.first().fails ? CompletionStatus::failed : CompletionStatus::done, completion);
-      return true;
+      if (!untold) return true;
     }
   }
 }

@@ -18,6 +18,9 @@
 // a gap: the thread that submits copies is the one that runs ops. Ops with a rendezvous start when each rank that
 // `meet` names has come to its own.
 //
+// Moves. A chunk that moves within the memory of tier 0 is read and written there once, at the tier's bandwidth. The
+// lane or link that needs the room does it, in order: a lane as an op with that traffic, a link in place of data.
+//
 // All arithmetic is in integers (bytes x nanoseconds), so a time is exact to the nanosecond, rounded up once.
 // Equal times are ordered by submission, over all ranks.
 #pragma once
@@ -48,6 +51,8 @@ class SimWorld {
   // A copy with a failure takes its time and then fails.
   Fence submit(std::size_t rank, const CopyCommand& copy, Tag tag, const CopyFault& fault = {});
   Fence execute(std::size_t rank, const OpCommand& op, Tag tag);
+  // Returns how long it takes by itself. The rank's tier 0 has a bandwidth.
+  Nanoseconds move(std::size_t rank, const MoveCommand& move);
   void cancel(Fence fence);
   // The next completion of any rank. False when nothing can complete any more. Throws TooSlow where the clock would pass
   // longest_clock_ns.

@@ -48,6 +48,7 @@ std::vector<FigureReference> figures_of(MachineSpec& machine) {
     add(path + "capacity", tier.kind == TierKind::gpu ? FigureKind::gpu_memory : FigureKind::capacity, &tier.capacity);
     add(path + "allocation.per_call", FigureKind::time, &tier.allocation.per_call_ns);
     add(path + "allocation.bandwidth", FigureKind::bandwidth, &tier.allocation.bandwidth);
+    add(path + "bandwidth", FigureKind::bandwidth, &tier.bandwidth);
     add(path + "expand", FigureKind::bandwidth, &tier.expand_bandwidth);
   }
   for (Resource& resource : machine.resources) {

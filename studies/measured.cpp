@@ -74,9 +74,7 @@ MeasuredReplay measure_replay(const Workload& workload, ReplayPlan& plan,
   HostMachineOptions on_host;
   const Layout layout = policy.layout(workload.machine, &plan.program);
   on_host.unlimited_gpu = layout.unlimited_gpu;
-  for (const AllocatorSpec& allocator : layout.allocators) {
-    on_host.addressed.push_back(allocator.kind != AllocatorKind::exact);
-  }
+  on_host.addressed = addressed_tiers(workload.machine, layout);
   on_host.accelerator = accelerator;
   on_host.locked = plan.locked;
   on_host.faults = faults;

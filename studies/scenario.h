@@ -36,9 +36,12 @@ struct MachineChoice {
   std::string found_at = {};                       // where it is, if not where the name says
   std::shared_ptr<const MachineSpec> loaded = {};  // with its prices; nothing else here but the name counts then
   std::string gpu_memory = {}, cpu_memory = {};    // sizes; empty: the machine's
+  std::string gpu_allocator = {};                  // configs/machine_overrides.h; empty: the machine's
   std::vector<std::string> limits = {};            // LINK=BANDWIDTH each
 
-  bool changed() const { return !gpu_memory.empty() || !cpu_memory.empty() || !limits.empty(); }
+  bool changed() const {
+    return !gpu_memory.empty() || !cpu_memory.empty() || !gpu_allocator.empty() || !limits.empty();
+  }
 };
 
 struct PolicyChoice {

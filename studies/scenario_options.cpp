@@ -31,6 +31,9 @@ void add_machine_choice_options(QuestionOptions& options, Scenario& scenario) {
   options.word("--machine,-m", scenario.machine.name, "Machine: a name of `tencache machines`, or a YAML file")
       .needed();
   add_memory_options(options, scenario.machine);
+  options.word("--gpu-allocator", scenario.machine.gpu_allocator,
+               "How GPU memory is laid out where the policy does not say: exact (pages from anywhere), caching "
+               "(PyTorch's allocator), or movable (one range, whole tensors, which are moved to make holes)");
   add_limit_option(options, scenario.machine);
   options.word("--assume-gpu", scenario.trace.rescale.assume_gpu,
                "The GPU that the trace's durations are of, where it does not say");

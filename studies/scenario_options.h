@@ -12,7 +12,7 @@ namespace tencache {
 // What TRACE says: a file, or one of the asking program's traces.
 void choose_trace(TraceChoice& trace, const std::string& word, const GivenTraces& given);
 
-// [--gpu-memory] [--cpu-memory]
+// [--gpu-memory] [--cpu-memory]; those of a machine that is chosen also have [--gpu-allocator]
 void add_memory_options(QuestionOptions& options, MachineChoice& machine);
 // --limit LINK=BANDWIDTH, any number.
 void add_limit_option(QuestionOptions& options, MachineChoice& machine);

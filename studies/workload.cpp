@@ -52,6 +52,8 @@ MachineSpec read_machine(const MachineChoice& choice) {
 void change_machine(MachineSpec& machine, const MachineChoice& choice, const ChangeNames& names) {
   override_capacity(machine, Device::gpu, names.gpu_memory, choice.gpu_memory);
   override_capacity(machine, Device::cpu, names.cpu_memory, choice.cpu_memory);
+  override_allocator(machine, names.gpu_allocator, choice.gpu_allocator);
+  find_memory_bandwidth(machine);
   for (const std::string& limit : choice.limits) limit_link(machine, names.limit + limit, limit);
 }
 

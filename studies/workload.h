@@ -40,7 +40,8 @@ Workload with_changed_trace(Workload workload);
 
 // What messages call the changes of a machine.
 struct ChangeNames {
-  const char *gpu_memory = "--gpu-memory", *cpu_memory = "--cpu-memory", *limit = "--limit ";
+  const char *gpu_memory = "--gpu-memory", *cpu_memory = "--cpu-memory", *gpu_allocator = "--gpu-allocator",
+             *limit = "--limit ";
 };
 // The machine without its changes; and the changes. Throw Error.
 MachineSpec read_machine(const MachineChoice& choice);

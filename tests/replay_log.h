@@ -23,6 +23,8 @@ class LogMachine final : public Machine {
   bool wait(Completion& completion) override;
   Nanoseconds now() const override { return now_; }
   bool pretends() const override { return log_.pretended; }
+  Nanoseconds move(const MoveCommand&) override { return 0; }
+  bool moves() const override { return true; }
   const std::string& diverged() const { return diverged_; }
 
  private:

@@ -150,6 +150,8 @@ class OtherMachine : public Machine {
   void cancel(Fence fence) override { inner_.cancel(fence); }
   Nanoseconds now() const override { return inner_.now(); }
   bool wait(Completion& completion) override { return inner_.wait(completion); }
+  Nanoseconds move(const MoveCommand& move) override { return inner_.move(move); }
+  bool moves() const override { return inner_.moves(); }
 
  private:
   Machine& inner_;

@@ -230,7 +230,10 @@ class ProcessWriter {
         output_.raw(",\"name\":\"").raw(to_string(span.cause)).raw("\",\"cat\":\"stall\",\"args\":{\"waiting op\":");
         break;
       case SpanKind::transfer:
-        write_transfer(span);
+        write_transfer(span, "transfer");
+        break;
+      case SpanKind::move:
+        write_transfer(span, "move");
         break;
     }
     if (span.kind != SpanKind::op) {
@@ -259,9 +262,9 @@ class ProcessWriter {
     output_.raw("]");
   }
 
-  void write_transfer(const Span& span) {
-    output_.raw(",\"name\":").string(tensor_name(span.tensor));
-    output_.raw(",\"cat\":\"transfer\",\"args\":{\"bytes\":").number(span.bytes);
+  void write_transfer(const Span& span, std::string_view category) {
+    output_.raw(",\"name\":").string(tensor_name(span.tensor)).raw(",\"cat\":\"").raw(category);
+    output_.raw("\",\"args\":{\"bytes\":").number(span.bytes);
     output_.raw(",\"tensor\":").number(span.tensor).raw(",\"chunk\":").number(span.chunk);
     const Nanoseconds duration = span.end_ns - span.start_ns;
     if (duration > 0) {

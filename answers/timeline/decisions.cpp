@@ -70,6 +70,7 @@ void DecisionLog::write(const Decision& decision, const View& view) {
   }
   json["from"] = tier_name(decision.from, view);
   json["to"] = tier_name(decision.to, view);
+  if (decision.kind == Decision::Kind::move) json["offset"] = decision.offset;
   if (decision.kind == Decision::Kind::refuse) json["refusal"] = to_string(decision.refusal);
   json["why"] = reason(decision.why, view);
   file_.write(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");

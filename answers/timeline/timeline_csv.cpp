@@ -11,7 +11,7 @@
 namespace tencache {
 namespace {
 
-constexpr std::string_view kinds[] = {"op", "gap", "stall", "transfer"};
+constexpr std::string_view kinds[] = {"op", "gap", "stall", "transfer", "move"};
 
 std::string_view kind_of(const Span& span) { return kinds[static_cast<std::size_t>(span.kind)]; }
 
@@ -30,7 +30,7 @@ void write_timeline_csv(const std::string& path, const std::vector<TimelineProce
     const MachineSpec& machine = *process.machine;
     const std::string run = csv_field(process.name);
     for (const Span& span : process.timeline->spans) {
-      const bool moves = span.kind == SpanKind::transfer;
+      const bool moves = span.of_chunk();
       std::string line = fmt::format("{},{},{},{},{},{}", run, span.iteration, csv_field(lane_name(machine, span.lane)),
                                      kind_of(span), span.start_ns, span.end_ns);
       const auto out = std::back_inserter(line);

@@ -23,7 +23,7 @@ TrainingTimeline::NamedStep::NamedStep(Trace recorded) : trace(std::move(recorde
 void TrainingTimeline::NamedStep::name(Timeline& timeline) const {
   for (Span& span : timeline.spans) {
     if (span.kind != SpanKind::gap && span.op >= unrecorded_op) span.op = unrecorded_op;
-    if (span.kind == SpanKind::transfer && span.tensor >= unrecorded_tensor) span.tensor = unrecorded_tensor;
+    if (span.of_chunk() && span.tensor >= unrecorded_tensor) span.tensor = unrecorded_tensor;
   }
   for (OccupancySample& sample : timeline.occupancy) {
     if (sample.tensor >= unrecorded_tensor) sample.tensor = none;  // what it holds is told by role

@@ -8,21 +8,53 @@
 namespace tencache {
 namespace {
 
+// Of a tensor's chunks in parts of `chunk_bytes`: where all of them start.
+std::vector<std::uint8_t> start_of_whole_tensors(const std::vector<Tensor>& tensors, const Layout& layout) {
+  std::vector<std::uint8_t> start;
+  std::size_t chunk = 0;
+  for (const Tensor& tensor : tensors) {
+    std::uint8_t all = 0xff;
+    for (Bytes begin = 0; begin < tensor.bytes; begin += layout.chunk_bytes, ++chunk) {
+      all &= chunk < layout.start.size() ? layout.start[chunk] : std::uint8_t{0};
+    }
+    start.push_back(all);
+  }
+  return start;
+}
+
+// A chunk lies in one piece of tier 0 and can be moved there.
+void lay_out_movable(const MachineSpec& spec, const Machine& machine, const Program* program, Layout& layout) {
+  const std::string tier =
+      "machine '" + spec.name + "': tier '" + spec.tiers[0].name + "' has the allocator 'movable', ";
+  if (!machine.moves()) {
+    throw Error(tier + "whose chunks this run cannot move; simulations can, and `run replay` in ordinary memory");
+  }
+  if (machine.pretends() && spec.tiers[0].bandwidth == 0) {
+    throw Error(tier + "and how long moving a chunk takes is not known: give the tier its memory's `bandwidth`");
+  }
+  if (layout.chunk_bytes != 0 && !layout.start.empty() && program != nullptr) {
+    layout.start = start_of_whole_tensors(program->trace.tensors, layout);
+  }
+  layout.chunk_bytes = 0;
+}
+
 Layout checked_layout(const MachineSpec& spec, const Machine& machine, Policy& policy, const Program* program) {
   Layout layout = policy.layout(spec, program);
-  if (layout.allocators.empty()) layout.allocators.resize(spec.tiers.size());
-  if (layout.allocators.size() != spec.tiers.size()) {
+  if (!layout.allocators.empty() && layout.allocators.size() != spec.tiers.size()) {
     throw Error("the policy lays out " + std::to_string(layout.allocators.size()) + " tiers, machine '" + spec.name +
                 "' has " + std::to_string(spec.tiers.size()));
   }
+  layout.allocators = allocators_of(spec, layout);
   for (TierId tier = 0; tier < spec.tiers.size(); ++tier) {
-    if (spec.tiers[tier].allocator == AllocatorKind::exact) continue;
-    if (!machine.pretends()) {
-      throw Error("machine '" + spec.name + "': tier '" + spec.tiers[tier].name + "' has the allocator '" +
-                  std::string(to_string(spec.tiers[tier].allocator)) +
-                  "', which is for simulations: on hardware memory is mapped page by page; leave the key out");
+    if (spec.tiers[tier].allocator == AllocatorKind::caching && !machine.pretends()) {
+      throw Error("machine '" + spec.name + "': tier '" + spec.tiers[tier].name +
+                  "' has the allocator 'caching', which is for simulations: on hardware memory is mapped page by page; "
+                  "leave the key out");
     }
-    if (layout.allocators[tier].kind == AllocatorKind::exact) layout.allocators[tier].kind = spec.tiers[tier].allocator;
+    if (layout.allocators[tier].kind != AllocatorKind::movable) continue;
+    if (tier != 0)
+      throw Error("tier '" + spec.tiers[tier].name + "' is laid out as movable, which only a GPU's can be");
+    lay_out_movable(spec, machine, program, layout);
   }
   if (layout.overlap_faults && (program == nullptr || !machine.pretends() || spec.issue_ahead != 1)) {
     throw Error("machine '" + spec.name +

@@ -24,11 +24,12 @@ enum class Reason : std::uint8_t {
   overwritten,  // `op` has written the tensor: other copies are stale
   standstill,   // nothing was under way and an op waited
   retry,        // the copy that was to be read has gone
+  hole,         // for `chunk` there was enough memory, but in no one place
 };
 template <>
 inline constexpr auto enum_texts<Reason> = std::to_array<std::string_view>({"demand", "policy", "room", "coldest",
                                                                             "reclaim", "dead", "overwritten",
-                                                                            "standstill", "retry"});
+                                                                            "standstill", "retry", "hole"});
 
 struct Why {
   Reason reason = Reason::demand;
@@ -39,22 +40,35 @@ struct Why {
   bool operator==(const Why&) const = default;
 };
 
-// One decision, as the engine carried it out. `release`: a copy of no use goes, without being asked for.
+// One decision, as the engine carried it out. `release`: a copy of no use goes, without being asked for. `move`: a copy
+// goes to another place of its tier, to make a hole.
 struct Decision {
-  enum class Kind : std::uint8_t { fetch, evict, clean, drop, promote, cancel, allocate, release, refuse, start_op };
+  enum class Kind : std::uint8_t {
+    fetch,
+    evict,
+    clean,
+    drop,
+    promote,
+    cancel,
+    allocate,
+    release,
+    refuse,
+    start_op,
+    move
+  };
   Kind kind = Kind::fetch;
   TierId from = no_tier, to = no_tier;
   ChunkId chunk = none;
   OpIndex op = none;  // the GPU's position
   Nanoseconds now = 0;
   Refusal refusal = Refusal::none;  // of kind refuse
+  std::uint64_t offset = 0;         // of kind move: where it goes
   Why why;
   bool operator==(const Decision&) const = default;
 };
 template <>
-inline constexpr auto enum_texts<Decision::Kind> = std::to_array<std::string_view>({"fetch", "evict", "clean", "drop",
-                                                                                    "promote", "cancel", "allocate",
-                                                                                    "release", "refuse", "start_op"});
+inline constexpr auto enum_texts<Decision::Kind> = std::to_array<std::string_view>(
+    {"fetch", "evict", "clean", "drop", "promote", "cancel", "allocate", "release", "refuse", "start_op", "move"});
 
 // Told of each decision as it is taken, before it shows in the view.
 using DecisionSink = std::function<void(const Decision& decision, const View& view)>;

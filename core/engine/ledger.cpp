@@ -79,8 +79,28 @@ void Ledger::wait(std::uint8_t lane, const OpTiming& op, Nanoseconds start_ns) {
     gap(lane, std::min(op.ready_ns, start_ns), op.op);
     stall(lane, start_ns, StallCause::collective, op.op);
   }
+  if (op.moving_ns > 0) {
+    gap(lane, std::min(op.ready_ns, start_ns), op.op);
+    stall(lane, std::min(op.ready_ns + op.moving_ns, start_ns), StallCause::memory, op.op);
+  }
   gap(lane, start_ns, op.op);
   TENCACHE_CHECK(idle_since_ns_[lane] >= start_ns);
+}
+
+void Ledger::moved(const Relocation& move, TensorId tensor, TierId tier, LinkId link, Nanoseconds takes_ns) {
+  counters_.tiers[tier].moved_bytes += move.bytes;
+  counters_.tiers[tier].moving_ns += takes_ns;
+  add({.start_ns = moment_.now,
+       .end_ns = moment_.now + takes_ns,
+       .kind = SpanKind::move,
+       .lane = link == no_link ? gpu_lane : static_cast<std::uint8_t>(first_link_lane + link),
+       .iteration = moment_.iteration,
+       .op = moment_.position,
+       .tensor = tensor,
+       .chunk = move.chunk,
+       .bytes = move.bytes,
+       .from = tier,
+       .to = tier});
 }
 
 void Ledger::compute(std::uint8_t lane, const OpTiming& op, Nanoseconds until) {

@@ -29,7 +29,8 @@ struct OpTiming {
   bool late = false;   // something was missing when it was issued
   bool meets = false;  // it starts together with ops of other ranks
   Nanoseconds issued_ns = 0, ready_ns = 0;
-  Lateness lateness = {};  // of the last missing byte
+  Nanoseconds moving_ns = 0;  // that moving others for its outputs takes: the machine may have to do it yet
+  Lateness lateness = {};     // of the last missing byte
 };
 
 class Ledger {
@@ -67,6 +68,8 @@ class Ledger {
     counters_.links[link].bytes += bytes;
     counters_.links[link].busy_ns += busy_ns;
   }
+  // A chunk within its tier; over the link comes what the room is for (no_link: it is for an op).
+  void moved(const Relocation& move, TensorId tensor, TierId tier, LinkId link, Nanoseconds takes_ns);
   bool has_timeline() const { return timeline_ != nullptr; }
   void add(const Span& span) {
     if (timeline_ != nullptr) timeline_->spans.push_back(span);

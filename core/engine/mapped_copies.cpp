@@ -24,6 +24,17 @@ bool MappedCopies::take_and_tell(ChunkId chunk, TierId tier, MappedFor what) {
   return true;
 }
 
+Nanoseconds MappedCopies::move(const Relocation& move, TierId tier, LinkId link) {
+  memory_.relocate(move, tier);
+  return machine_.move({.tensor = memory_.tensor_of(move.chunk),
+                        .chunk = move.chunk,
+                        .begin = memory_.begin_of(move.chunk),
+                        .bytes = memory_.bytes_in(move.chunk, tier),
+                        .from = {tier, move.from},
+                        .to = {tier, move.to},
+                        .link = link});
+}
+
 void MappedCopies::free(ChunkId chunk, TierId tier) {
   if (maps_ || timeline_ != nullptr) {
     free_and_tell(chunk, tier);

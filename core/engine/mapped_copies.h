@@ -29,6 +29,9 @@ class MappedCopies {
   // Absent -> reserved, and mapped. False if the tier has no place. Throws Error if the machine refuses the memory that
   // the tier is said to have, several times in a row; nothing has changed then.
   bool take(ChunkId chunk, TierId tier, MappedFor what = MappedFor::op);
+  // To another place of its tier, for what comes over the link (no_link: for the op that waits). Returns how long that
+  // takes by itself.
+  Nanoseconds move(const Relocation& move, TierId tier, LinkId link);
   // Any -> absent. Nobody may read it.
   void free(ChunkId chunk, TierId tier);
   // The same, or, while a transfer reads it, condemned.

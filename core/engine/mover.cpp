@@ -393,7 +393,9 @@ bool Mover::room_for_fetch(TransferId id) {
   const Bytes footprint = state_.memory.footprint(chunk, to);
   const Bytes wanted_by_ops = state_.lanes.room_wanted(to);
   if (!wanted && wanted_by_ops > 0 && state_.memory.free(to) < wanted_by_ops + footprint) return false;
-  if (!state_.copies.take(chunk, to, MappedFor::copy)) {
+  const Route& route = state_.transfers[id].route;
+  const LinkId last_link = route.links[route.hops - 1];
+  if (!rooms_.take(chunk, to, last_link)) {
     Bytes bytes = footprint;
     if (wanted) {
       bytes = state_.lanes.waiting_in(to).demand.room_needed;
@@ -403,7 +405,7 @@ bool Mover::room_for_fetch(TransferId id) {
     }
     const bool made = rooms_.make_room(to, bytes, !wanted, chunk, chunk, wanted ? Priority::urgent : Priority::normal);
     if (made && !source_stands(id)) return false;  // it was given up to make room: the next round seeks another
-    if (!made || !state_.copies.take(chunk, to, MappedFor::copy)) {
+    if (!made || !rooms_.take(chunk, to, last_link)) {
       state_.transfers[id].lateness.room_ns = -1;  // blocked
       return false;
     }

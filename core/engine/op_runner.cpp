@@ -63,6 +63,7 @@ void OpRunner::allocate(TensorId tensor) {
   op.uses = op.own_uses;
   op.times.issued_ns = state_.moment.now;
   op.times.lateness = {};
+  op.times.moving_ns = 0;
   lane.waiting = true;
   require(0, op, op.own_uses.back());
   op.times.late = op.demand.missing > 0;
@@ -152,9 +153,9 @@ void OpRunner::take_outputs(TierId tier, ActiveOp& op) {
   for (; demand.next_output < demand.outputs.size(); ++demand.next_output) {
     const ChunkId chunk = demand.outputs[demand.next_output];
     if (state_.memory.copy(chunk, tier).state != CopyState::absent) return;  // its former life is still being copied
-    if (!state_.copies.take(chunk, tier)) {
+    if (!mover_.rooms().take(chunk, tier, no_link)) {
       if (!mover_.rooms().make_room(tier, demand.room_needed, false, none, chunk, Priority::urgent)) return;
-      if (!state_.copies.take(chunk, tier)) return;
+      if (!mover_.rooms().take(chunk, tier, no_link)) return;
     }
     state_.lanes.got_room(tier, demand, state_.memory.footprint(chunk, tier));
     state_.memory.commit(chunk, tier);

@@ -60,8 +60,10 @@ void PolicySession::refuse(Refusal reason, const Action& action, ChunkId chunk) 
         .chunk = chunk});
 }
 
-void PolicySession::record(Decision::Kind kind, ChunkId chunk, TierId from, TierId to, Refusal refusal) {
-  const Decision decision{kind, from, to, chunk, moment_.position, moment_.now, refusal, why_};
+void PolicySession::record(Decision decision) {
+  decision.op = moment_.position;
+  decision.now = moment_.now;
+  decision.why = why_;
   if (options_.log != nullptr) options_.log->decisions.push_back(decision);
   if (options_.on_decision) options_.on_decision(decision, view());
 }

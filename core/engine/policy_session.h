@@ -67,7 +67,10 @@ class PolicySession {
   // ---- Decisions: recorded before they show in the view.
   void decide(Decision::Kind kind, ChunkId chunk, TierId from, TierId to, Refusal refusal = Refusal::none) {
     if (from == 0 && (kind == Decision::Kind::evict || kind == Decision::Kind::drop)) ++ledger_.counters().evictions;
-    if (options_.log != nullptr || options_.on_decision) record(kind, chunk, from, to, refusal);
+    decide({.kind = kind, .from = from, .to = to, .chunk = chunk, .refusal = refusal, .why = {}});
+  }
+  void decide_move(const Relocation& move, TierId tier) {
+    decide({.kind = Decision::Kind::move, .from = tier, .to = tier, .chunk = move.chunk, .offset = move.to, .why = {}});
   }
   // What is decided in its life is decided for this reason.
   class Because {
@@ -90,7 +93,10 @@ class PolicySession {
 
   void deliver(const Event& event);
   void tell(const Event& event, int refusals);
-  void record(Decision::Kind kind, ChunkId chunk, TierId from, TierId to, Refusal refusal);
+  void decide(const Decision& decision) {
+    if (options_.log != nullptr || options_.on_decision) record(decision);
+  }
+  void record(Decision decision);
 
   Policy& policy_;
   View view_;

@@ -17,6 +17,44 @@ RoomMaker::RoomMaker(EngineState& state, PolicySession& session, Evict evict)
   last_cause_.fill(StallCause::memory);
 }
 
+bool RoomMaker::take(ChunkId chunk, TierId tier, LinkId link) {
+  const MappedFor what = link == no_link ? MappedFor::op : MappedFor::copy;
+  return state_.copies.take(chunk, tier, what) ||
+         (make_hole(chunk, tier, link) && state_.copies.take(chunk, tier, what));
+}
+
+// Who is being copied stays, and whom an op that has started or a program holds. An op that waits finds its tensors
+// elsewhere.
+std::vector<Relocation> RoomMaker::find_hole(ChunkId incoming, TierId tier) const {
+  if (!state_.memory.movable(tier)) return {};
+  std::vector<ChunkId> waited_with;  // as often as it is pinned
+  for (const OpLane& lane : state_.lanes) {
+    if (!lane.waiting || lane.tier != tier || lane.active.back().started) continue;
+    for (const Use& use : lane.active.back().uses) {
+      if (use.tensor == none) continue;
+      for (const ChunkId chunk : state_.memory.chunks_of(use.tensor)) waited_with.push_back(chunk);
+    }
+  }
+  return state_.memory.make_hole(incoming, tier, [&](ChunkId chunk) {
+    const Copy& copy = state_.memory.copy(chunk, tier);
+    return !copy.valid() || copy.readers > 0 || copy.pins > std::ranges::count(waited_with, chunk);
+  });
+}
+
+bool RoomMaker::make_hole(ChunkId chunk, TierId tier, LinkId link) {
+  const std::vector<Relocation> moves = find_hole(chunk, tier);
+  if (moves.empty()) return false;
+  const Because because(session_, {.reason = Reason::hole, .chunk = chunk});
+  ++state_.ledger.counters().tiers[tier].holes;
+  for (const Relocation& move : moves) {
+    session_.decide_move(move, tier);
+    const Nanoseconds takes_ns = state_.copies.move(move, tier, link);
+    state_.ledger.moved(move, state_.memory.tensor_of(move.chunk), tier, link, takes_ns);
+    if (link == no_link) state_.lanes.waiting_in(tier).times.moving_ns += takes_ns;
+  }
+  return true;
+}
+
 bool RoomMaker::reserve(ChunkId chunk, TierId tier) {
   if (state_.memory.copy(chunk, tier).state != CopyState::absent) return false;
   if (state_.copies.take(chunk, tier, MappedFor::copy)) return true;
@@ -84,7 +122,8 @@ bool RoomMaker::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incom
     const Bytes have = state_.memory.free(tier) + state_.memory.leaving(tier);
     if (have < bytes) return bytes - have;
     // Enough in sum, and yet no place: holes too small, or buffers of the wrong size. Wait for what is leaving first.
-    if (state_.memory.leaving(tier) > 0 || state_.memory.has_room(first, tier)) return 0;
+    if (state_.memory.leaving(tier) > 0 || state_.memory.has_room(first, tier) || !find_hole(first, tier).empty())
+      return 0;
     if (counts) ++state_.ledger.counters().tiers[tier].placeless;
     counts = false;
     return 1;

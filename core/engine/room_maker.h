@@ -18,6 +18,9 @@ class RoomMaker {
   // State and session must outlive this object.
   RoomMaker(EngineState& state, PolicySession& session, Evict evict);
 
+  // Takes the chunk's room. Where there is enough, but in no one place, others move; never an eviction's. `link`: over
+  // which the chunk comes; no_link: it is an output of the op that waits.
+  bool take(ChunkId chunk, TierId tier, LinkId link);
   // Takes the chunk's room in a slower tier, if it has to from copies that the GPU holds too.
   bool reserve(ChunkId chunk, TierId tier);
   // Starts enough evictions that `bytes` will be free: asks the policy, then, for an op, takes the coldest. `first` is
@@ -29,6 +32,8 @@ class RoomMaker {
   void left(TierId tier, StallCause cause) { last_cause_[tier] = cause; }
 
  private:
+  std::vector<Relocation> find_hole(ChunkId chunk, TierId tier) const;
+  bool make_hole(ChunkId chunk, TierId tier, LinkId link);
   bool reclaimable(ChunkId chunk, TierId tier) const;
   void reclaim(TierId tier, Bytes bytes);
   bool reclaims(TierId tier) const;  // at least one copy

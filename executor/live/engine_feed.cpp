@@ -12,15 +12,6 @@ namespace {
 
 constexpr std::chrono::milliseconds patience{200};
 
-// Which tiers have offsets: the policy's allocators say.
-std::vector<bool> addressed_tiers(const MachineSpec& spec, const Layout& layout) {
-  std::vector<bool> addressed(spec.tiers.size(), false);
-  for (std::size_t tier = 0; tier < std::min(layout.allocators.size(), addressed.size()); ++tier) {
-    addressed[tier] = layout.allocators[tier].kind != AllocatorKind::exact;
-  }
-  return addressed;
-}
-
 }  // namespace
 
 EngineFeed::EngineFeed(const MachineSpec& spec, Policy& policy, HostMachineOptions machine, EngineOptions engine,

@@ -94,7 +94,7 @@ void LiveRuntime::completion_handled(std::span<Span> added) {
   tasks_.settle();
   // The engine says the memory's tensors, whose ids are used again; readers know the recording's.
   for (Span& span : added) {
-    if (span.kind == SpanKind::transfer) span.tensor = follower_.program_tensor(span.tensor);
+    if (span.of_chunk()) span.tensor = follower_.program_tensor(span.tensor);
   }
 }
 

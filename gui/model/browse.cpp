@@ -25,6 +25,7 @@ std::vector<OpRow> op_rows(const Run& run, std::size_t iteration) {
   const std::uint64_t id = run.iteration_id(iteration);
   for (std::uint32_t i = 0; i < run.spans().size(); ++i) {
     const Span& span = run.spans()[i];
+    if (span.kind == SpanKind::move) continue;
     if (span.kind == SpanKind::transfer) {
       if (run.used_by(i) == none) continue;
       const Span& user = run.spans()[run.used_by(i)];  // of the iteration after the copy's, where it was made ahead

@@ -106,6 +106,8 @@ std::string_view kind_name(const Span& span) {
       return "stall";
     case SpanKind::transfer:
       return "transfer";
+    case SpanKind::move:
+      return "move";
   }
   return "";
 }
@@ -148,6 +150,12 @@ Facts describe_span(const Run& run, std::uint32_t index) {
       break;
     case SpanKind::transfer:
       describe_transfer(run, index, facts);
+      break;
+    case SpanKind::move:
+      facts.emplace_back("", std::string(run.tensor_name(span.tensor)));
+      facts.emplace_back("moves within", std::string(run.tier_name(span.to)));
+      facts.emplace_back("bytes", format_bytes(span.bytes));
+      facts.emplace_back("takes", duration_text(span.end_ns - span.start_ns));
       break;
   }
   return facts;

@@ -96,6 +96,8 @@ void Run::make_tracks() {
       case SpanKind::transfer:
         item.slot = span.urgent ? urgent_slot : ahead_slot;
         break;
+      case SpanKind::move:
+        continue;  // what waits for it is drawn there: a stall of the GPU, or a link before its copy
     }
     tracks_[track_of[span.lane]].add(item);
   }

@@ -301,9 +301,11 @@ class TimelineParser::Reader {
       require(cause.has_value());
       span.cause = *cause;
     } else {
-      require(category == "transfer" && span.lane >= first_link_lane);
-      span.kind = SpanKind::transfer;
-      span.cause = cause_of(machine, static_cast<LinkId>(span.lane - first_link_lane));
+      require(category == "move" || (category == "transfer" && span.lane >= first_link_lane));
+      span.kind = category == "move" ? SpanKind::move : SpanKind::transfer;
+      if (span.kind == SpanKind::transfer) {
+        span.cause = cause_of(machine, static_cast<LinkId>(span.lane - first_link_lane));
+      }
       span.bytes = arguments["bytes"].get_uint64();
       span.urgent = arguments["urgent"].get_bool();
       span.tensor = static_cast<TensorId>(arguments["tensor"].get_uint64().value());

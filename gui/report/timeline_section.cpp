@@ -96,6 +96,8 @@ std::string span_title(const Run& run, const Span& span) {
       return std::string("waits for ") + label_of(span.cause) + ", " + time;
     case SpanKind::transfer:
       return std::string(run.tensor_name(span.tensor)) + ", " + format_bytes(span.bytes) + ", " + time;
+    case SpanKind::move:
+      return std::string(run.tensor_name(span.tensor)) + " moves, " + format_bytes(span.bytes) + ", " + time;
   }
   return time;
 }

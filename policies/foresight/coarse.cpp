@@ -5,7 +5,9 @@
 #include <tuple>
 
 #include "core/machine.h"
+#include "core/movable_allocator.h"
 #include "policies/footprint.h"
+#include "policies/moving_unit.h"
 #include "policies/updates.h"
 
 namespace tencache {
@@ -27,7 +29,15 @@ bool may_join(const Trace& trace, const Op& a, const Op& b) {
 }  // namespace
 
 CoarseTrace::CoarseTrace(const Trace& trace, const MachineSpec& machine, Bytes chunk_bytes, std::size_t parts)
-    : wanted_parts_(parts), machine_(machine), fine_chunk_bytes_(chunk_bytes), chunk_bytes_(chunk_bytes) {
+    : wanted_parts_(parts),
+      machine_(machine),
+      fine_chunk_bytes_(moves_whole_tensors(machine) ? 0 : chunk_bytes),
+      chunk_bytes_(chunk_bytes) {
+  // A tensor here is many of the run's, which lie where they may.
+  if (moves_whole_tensors(machine)) {
+    machine_.tiers[0].allocator = AllocatorKind::exact;
+    machine_.tiers[0].capacity = MovableAllocator::usable(machine_.tiers[0].capacity);
+  }
   if (trace.ops.size() <= parts) {
     trace_ = trace;
     for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {

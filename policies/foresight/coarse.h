@@ -17,8 +17,8 @@ namespace tencache {
 // machine's staging buffers with them, are as large as keeps their number small. A short trace stays as it is.
 class CoarseTrace {
  public:
-  // `parts`: about how many ops and chunks there will be. `chunk_bytes`: of the run; 0: whole tensors. Linear but for
-  // sorting.
+  // `parts`: about how many ops and chunks there will be. `chunk_bytes`: of the run, unless it moves whole tensors on
+  // this machine; 0: whole tensors. Linear but for sorting.
   CoarseTrace(const Trace& trace, const MachineSpec& machine, Bytes chunk_bytes, std::size_t parts);
 
   const Trace& trace() const { return trace_; }

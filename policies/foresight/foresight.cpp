@@ -40,6 +40,7 @@
 #include "policies/foresight/flow.h"
 #include "policies/foresight/placement.h"
 #include "policies/foresight/planner.h"
+#include "policies/moving_unit.h"
 #include "policies/policy_library.h"
 #include "policies/updates.h"
 
@@ -160,7 +161,7 @@ class Foresight final : public Policy {
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout;
-    layout.chunk_bytes = chunk_bytes(machine);
+    layout.chunk_bytes = moves_whole_tensors(machine) ? 0 : chunk_bytes(machine);
     layout.forgets_overwritten = forgets_;
     layout.fallback_eviction = false;  // step 6 names all there is
     if (program == nullptr) return layout;

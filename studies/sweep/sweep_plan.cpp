@@ -40,7 +40,7 @@ PlannedMachine plan_machine(const SweepMachine& asked, Prices& prices) {
   };
   const Bytes sold_gpu = memory(Device::gpu), sold_cpu = memory(Device::cpu);
   try {
-    change_machine(machine.spec, asked.machine, {"gpu_memory", "cpu_memory", "limits: "});
+    change_machine(machine.spec, asked.machine, {"gpu_memory", "cpu_memory", "gpu_allocator", "limits: "});
   } catch (const Error& error) {
     machine.refusal = error.what();
   }

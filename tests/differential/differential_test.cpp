@@ -18,16 +18,24 @@ NaiveResult run_fast(const RandomCase& made) {
   SimMachine machine(made.machine);
   const std::unique_ptr<Policy> policy = made.make();
   Timeline timeline;
+  EventLog log;
   Engine engine(made.machine, machine, *policy, &made.program,
-                {.timeline = &timeline, .log = nullptr, .on_iteration = {}});
+                {.timeline = &timeline, .log = &log, .on_iteration = {}});
   const RunResult run = engine.run(made.limits);
   result.fits = run.fits;
   result.iteration_ns = run.iteration_ns;
   for (const Span& span : timeline.spans) {
     if (span.kind == SpanKind::op) result.ops.push_back({span.lane, span.op, span.start_ns, span.end_ns});
+    if (span.kind == SpanKind::move) {
+      result.moves.push_back({span.lane, span.chunk, 0, span.start_ns, span.end_ns - span.start_ns});
+    }
     if (span.kind != SpanKind::transfer) continue;
     result.transfers.push_back({static_cast<LinkId>(span.lane - first_link_lane), span.chunk, span.from, span.to,
                                 span.urgent, span.bytes > 0, span.start_ns, span.end_ns});
+  }
+  auto move = result.moves.begin();
+  for (const Decision& decision : log.decisions) {
+    if (decision.kind == Decision::Kind::move) (move++)->to = decision.offset;
   }
   for (TierId tier = 0; tier < made.machine.tiers.size(); ++tier) {
     auto& residents = result.residents.emplace_back();
@@ -49,6 +57,11 @@ std::string text(const NaiveTransfer& transfer) {
          (transfer.done ? "" : " cancelled");
 }
 
+std::string text(const NaiveMove& move) {
+  return "server " + std::to_string(move.server) + " chunk " + std::to_string(move.chunk) + " to " +
+         std::to_string(move.to) + " at " + std::to_string(move.decided_ns) + " for " + std::to_string(move.takes_ns);
+}
+
 template <typename Item>
 std::string difference(const std::vector<Item>& fast, const std::vector<Item>& naive) {
   for (std::size_t i = 0; i < std::min(fast.size(), naive.size()); ++i) {
@@ -63,13 +76,14 @@ std::string difference(const std::vector<Item>& fast, const std::vector<Item>& n
 
 void compare(std::uint64_t first_seed, std::uint64_t count, const CaseOptions& options) {
   count = case_count(count);
-  std::uint64_t fit = 0, transfers = 0;
+  std::uint64_t fit = 0, transfers = 0, moves = 0;
   for (std::uint64_t seed = first_seed * 1'000'000; seed < first_seed * 1'000'000 + count; ++seed) {
     const SeedOnAbort at_abort(seed);
     const RandomCase made = random_case(seed, options);
     const std::unique_ptr<Policy> policy = made.make();
     const NaiveResult fast = run_fast(made);
     const NaiveResult naive = run_naive(made.program, made.machine, *policy, made.limits.max_iterations);
+    ASSERT_EQ(difference(fast.moves, naive.moves), "") << made.describe();
     ASSERT_EQ(difference(fast.transfers, naive.transfers), "") << difference(fast.ops, naive.ops) << made.describe();
     ASSERT_EQ(difference(fast.ops, naive.ops), "") << made.describe();
     ASSERT_EQ(fast.fits, naive.fits) << made.describe();
@@ -77,9 +91,13 @@ void compare(std::uint64_t first_seed, std::uint64_t count, const CaseOptions& o
     ASSERT_EQ(fast.residents, naive.residents) << made.describe();
     fit += fast.fits ? 1 : 0;
     transfers += fast.transfers.size();
+    moves += fast.moves.size();
   }
   EXPECT_GT(fit, count / 2);
   EXPECT_GE(transfers, options.policy == "ideal" ? 0 : 5 * count);
+  if (options.movable) {
+    EXPECT_GT(moves, count / 10);
+  }
 }
 
 TEST(DifferentialTest, RandomPolicy) { compare(11, 1500, {.policy = "random"}); }
@@ -88,6 +106,15 @@ TEST(DifferentialTest, EveryPolicy) {
   for (const std::string& policy : registered_policies()) {
     SCOPED_TRACE(policy);
     ASSERT_NO_FATAL_FAILURE(compare(first_seed++, policy == "ideal" ? 100 : 400, {.policy = policy}));
+  }
+}
+TEST(DifferentialTest, RandomPolicyWhereChunksMove) { compare(17, 3000, {.movable = true, .policy = "random"}); }
+TEST(DifferentialTest, EveryPolicyWhereChunksMove) {
+  std::uint64_t first_seed = 200;
+  for (const std::string& policy : registered_policies()) {
+    SCOPED_TRACE(policy);
+    if (policy == "ideal") continue;
+    ASSERT_NO_FATAL_FAILURE(compare(first_seed++, 200, {.movable = true, .policy = policy}));
   }
 }
 TEST(DifferentialTest, BeladyOrdered) { compare(13, 600, {.policy = "belady", .settings = {{"prefetch", "ordered"}}}); }

@@ -4,6 +4,7 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -71,6 +72,42 @@ struct NaiveLane {
 
 struct NoRoom {};
 
+// Memory in which chunks move, one number for each unit of it: the chunk that lies there, or `none`.
+class Arena {
+ public:
+  struct Run {  // of units with the same number
+    std::size_t begin = 0, size = 0;
+    ChunkId chunk = none;
+    std::size_t end() const { return begin + size; }
+  };
+  struct Step {
+    ChunkId chunk = none;
+    std::size_t to = 0;
+  };
+
+  explicit Arena(std::size_t units) : units_(units, none) {}
+  std::vector<Run> runs() const;
+  // The smallest hole that holds so many units; of equal ones the lowest, or the highest, and of that the end.
+  std::optional<std::size_t> place_for(std::size_t units, bool high) const;
+  void put(ChunkId chunk, std::size_t at, std::size_t units) { fill(chunk, at, units); }
+  void take_out(ChunkId chunk) { std::ranges::replace(units_, chunk, ChunkId{none}); }
+  std::vector<Step> make_hole(std::size_t units, const std::set<ChunkId>& immovable) const;
+
+ private:
+  struct Plan {
+    std::size_t units = 0;  // that move
+    std::vector<Step> steps;
+  };
+  std::optional<Plan> clear_window(std::size_t begin, std::size_t units, const std::set<ChunkId>& immovable) const;
+  std::optional<Plan> slide(std::size_t first_run, std::size_t last_run, std::size_t units,
+                            const std::set<ChunkId>& immovable) const;
+  void fill(ChunkId chunk, std::size_t at, std::size_t units) {
+    std::fill_n(units_.begin() + static_cast<std::ptrdiff_t>(at), units, chunk);
+  }
+
+  std::vector<ChunkId> units_;
+};
+
 // Which chunk lies where, and the room that is left.
 class Chunks {
  public:
@@ -99,6 +136,13 @@ class Chunks {
   bool evictable(ChunkId chunk, TierId tier);
   void rank(ChunkId chunk, TierId tier, bool coldest);
   bool take(ChunkId chunk, TierId tier);
+  bool has_hole(ChunkId chunk, TierId tier);
+  // Empty: there is one already, or none can be made, or chunks of the tier do not move. `waiting`: how often ops that
+  // wait pin each.
+  std::vector<Arena::Step> make_hole(ChunkId chunk, TierId tier, const std::map<ChunkId, int>& waiting);
+  // To that unit.
+  void move(const Arena::Step& step);
+  Bytes unit() const { return std::max<Bytes>(512, spec_.tiers[0].granularity); }
   void make_valid(ChunkId chunk, TierId tier);
   void give_back(ChunkId chunk, TierId tier);
   void condemn(ChunkId chunk, TierId tier);
@@ -108,6 +152,8 @@ class Chunks {
 
  private:
   void rank_below(ChunkId chunk, bool coldest);
+  bool moves(TierId tier) const { return tier == 0 && arena_.has_value(); }
+  std::size_t units_of(ChunkId chunk) const { return room_of(chunk, 0) / unit(); }
 
   const Program& program_;
   const MachineSpec& spec_;
@@ -117,6 +163,7 @@ class Chunks {
   std::vector<TensorId> owner_;
   std::vector<std::vector<Where>> where_;
   std::vector<std::vector<ChunkId>> order_;
+  std::optional<Arena> arena_;
 };
 
 // Which tensors are dead, and which have content.
@@ -185,6 +232,9 @@ class Naive {
   // What the waiting ops of the tier still need.
   Bytes wanted(const NaiveLane& lane);
   Bytes wanted(TierId tier);
+  std::vector<Arena::Step> find_hole(ChunkId chunk, TierId tier);
+  // If need be after others have moved, which the server does.
+  bool take_room(ChunkId chunk, TierId tier, std::size_t server);
   bool droppable(ChunkId chunk, TierId tier);
   void place_initially(TensorId tensor);
 
@@ -229,7 +279,7 @@ class Naive {
   bool try_copy(int id);
   bool take_buffers(Move& move);
   bool room_for(int id);
-  void make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, int rank);
+  void make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, int rank);
 
   // Ops.
   bool advance(std::size_t index);
@@ -262,6 +312,7 @@ class Naive {
   Schedule schedule_;
   std::map<TensorId, std::size_t> uses_done_;  // ever, of persistent tensors
   NaiveMachine machine_;
+  Nanoseconds input_ns_ = 0;  // of the last completion: moves, which nobody hears of, may end later
   Layout layout_;
   NaiveLane lanes_[lane_count];  // ops come to the communication lane when they have started on the GPU's
   Chunks chunks_;
@@ -276,6 +327,86 @@ class Naive {
   Progress progress_;
   NaiveResult result_;
 };
+
+// ---- Memory in which chunks move. -----------------------------------------------------------------------------------
+
+std::vector<Arena::Run> Arena::runs() const {
+  std::vector<Run> runs;
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    if (runs.empty() || runs.back().chunk != units_[i]) runs.push_back({i, 0, units_[i]});
+    ++runs.back().size;
+  }
+  return runs;
+}
+
+std::optional<std::size_t> Arena::place_for(std::size_t units, bool high) const {
+  std::optional<Run> best;
+  for (const Run& run : runs()) {
+    if (run.chunk != none || run.size < units) continue;
+    if (!best || run.size < best->size || (high && run.size == best->size)) best = run;
+  }
+  if (!best) return std::nullopt;
+  return high ? best->end() - units : best->begin;
+}
+
+std::optional<Arena::Plan> Arena::clear_window(std::size_t begin, std::size_t units,
+                                               const std::set<ChunkId>& immovable) const {
+  std::vector<Run> leaving;
+  bool at_an_edge = begin == 0 || begin + units == units_.size();
+  for (const Run& run : runs()) {
+    if (run.chunk == none) continue;
+    for (const std::size_t edge : {run.begin, run.end()}) at_an_edge |= edge == begin || edge == begin + units;
+    if (run.begin < begin + units && run.end() > begin) leaving.push_back(run);
+  }
+  if (!at_an_edge) return std::nullopt;
+  std::ranges::stable_sort(leaving, [](const Run& a, const Run& b) { return a.size > b.size; });
+  Arena filling = *this;
+  for (std::size_t i = begin; i < begin + units; ++i) {
+    if (filling.units_[i] == none) filling.units_[i] = none - 1;  // nobody's, and no hole
+  }
+  Plan plan;
+  for (const Run& run : leaving) {
+    const auto to = filling.place_for(run.size, false);
+    if (!to || immovable.contains(run.chunk)) return std::nullopt;
+    filling.put(run.chunk, *to, run.size);
+    plan.steps.push_back({run.chunk, *to});
+    plan.units += run.size;
+  }
+  return plan;
+}
+
+// What lies between two holes goes down.
+std::optional<Arena::Plan> Arena::slide(std::size_t first_run, std::size_t last_run, std::size_t units,
+                                        const std::set<ChunkId>& immovable) const {
+  const std::vector<Run> all = runs();
+  if (all[first_run].chunk != none || all[last_run].chunk != none) return std::nullopt;
+  Plan plan;
+  std::size_t free = 0, to = all[first_run].begin;
+  for (std::size_t i = first_run; i <= last_run; ++i) {
+    if (all[i].chunk == none) {
+      free += all[i].size;
+      continue;
+    }
+    if (immovable.contains(all[i].chunk)) return std::nullopt;
+    plan.steps.push_back({all[i].chunk, to});
+    plan.units += all[i].size;
+    to += all[i].size;
+  }
+  return free >= units ? std::optional(plan) : std::nullopt;
+}
+
+std::vector<Arena::Step> Arena::make_hole(std::size_t units, const std::set<ChunkId>& immovable) const {
+  std::optional<Plan> best;
+  const auto consider = [&best](const std::optional<Plan>& plan) {
+    if (plan && (!best || plan->units < best->units)) best = plan;
+  };
+  for (std::size_t begin = 0; begin + units <= units_.size(); ++begin) consider(clear_window(begin, units, immovable));
+  const std::size_t count = runs().size();
+  for (std::size_t first = 0; first < count; ++first) {
+    for (std::size_t last = first; last < count; ++last) consider(slide(first, last, units, immovable));
+  }
+  return best ? best->steps : std::vector<Step>();
+}
 
 // ---- Chunks. ---------------------------------------------------------------------------------------------------------
 
@@ -297,11 +428,13 @@ Chunks::Chunks(const Program& program, const MachineSpec& spec, const Layout& la
   first_.push_back(static_cast<ChunkId>(bytes_.size()));
   where_.assign(bytes_.size(), std::vector<Where>(tiers()));
   order_.resize(tiers());
+  const bool movable = !layout.allocators.empty() && layout.allocators[0].kind == AllocatorKind::movable;
+  if (movable && !layout.unlimited_gpu) arena_.emplace(spec.tiers[0].capacity / unit());
 }
 
 Bytes Chunks::room_of(ChunkId chunk, TierId tier) const {
-  const Bytes unit = spec_.tiers[tier].granularity;
-  return (bytes_in(chunk, tier) + unit - 1) / unit * unit;
+  const Bytes unit_there = moves(tier) ? unit() : spec_.tiers[tier].granularity;
+  return (bytes_in(chunk, tier) + unit_there - 1) / unit_there * unit_there;
 }
 
 Bytes Chunks::free(TierId tier) {
@@ -312,7 +445,8 @@ Bytes Chunks::free(TierId tier) {
 }
 
 Bytes Chunks::capacity(TierId tier) const {
-  return tier == 0 && layout_.unlimited_gpu ? unlimited : spec_.tiers[tier].capacity;
+  const Bytes all = tier == 0 && layout_.unlimited_gpu ? unlimited : spec_.tiers[tier].capacity;
+  return moves(tier) ? all - all / 128 : all;
 }
 
 Bytes Chunks::leaving(TierId tier) {
@@ -339,8 +473,35 @@ void Chunks::rank_below(ChunkId chunk, bool coldest) {
 
 bool Chunks::take(ChunkId chunk, TierId tier) {
   if (room_of(chunk, tier) > free(tier)) return false;
+  if (moves(tier)) {
+    const std::size_t units = units_of(chunk);
+    const auto place = arena_->place_for(units, room_of(chunk, tier) >= spec_.tiers[tier].capacity / 1024);
+    if (!place) return false;
+    arena_->put(chunk, *place, units);
+  }
   at(chunk, tier).state = CopyState::reserved;
   return true;
+}
+
+bool Chunks::has_hole(ChunkId chunk, TierId tier) {
+  if (room_of(chunk, tier) > free(tier)) return false;
+  return !moves(tier) || arena_->place_for(units_of(chunk), false);
+}
+
+std::vector<Arena::Step> Chunks::make_hole(ChunkId chunk, TierId tier, const std::map<ChunkId, int>& waiting) {
+  if (!moves(tier) || room_of(chunk, tier) > free(tier) || has_hole(chunk, tier)) return {};
+  std::set<ChunkId> immovable;
+  for (ChunkId other = 0; other < bytes_.size(); ++other) {
+    const Where& there = at(other, tier);
+    const int by_waiting = waiting.contains(other) ? waiting.at(other) : 0;
+    if (there.state != CopyState::valid || there.pins > by_waiting || there.readers > 0) immovable.insert(other);
+  }
+  return arena_->make_hole(units_of(chunk), immovable);
+}
+
+void Chunks::move(const Arena::Step& step) {
+  arena_->take_out(step.chunk);
+  arena_->put(step.chunk, step.to, units_of(step.chunk));
 }
 
 void Chunks::make_valid(ChunkId chunk, TierId tier) {
@@ -351,6 +512,7 @@ void Chunks::make_valid(ChunkId chunk, TierId tier) {
 
 void Chunks::give_back(ChunkId chunk, TierId tier) {
   const bool was_valid = valid(chunk, tier);
+  if (moves(tier)) arena_->take_out(chunk);
   std::erase(order_[tier], chunk);
   at(chunk, tier).state = CopyState::absent;
   at(chunk, tier).leaving = false;
@@ -366,7 +528,10 @@ void Chunks::condemn(ChunkId chunk, TierId tier) {
 }
 
 Residency Chunks::mirror() {
-  Residency memory(spec_, layout_.allocators, layout_.chunk_bytes, layout_.unlimited_gpu);
+  // Of holes a policy sees nothing.
+  MachineSpec seen = spec_;
+  seen.tiers[0].capacity = capacity(0);
+  Residency memory(seen, std::vector<AllocatorSpec>(tiers()), layout_.chunk_bytes, layout_.unlimited_gpu);
   for (const Tensor& tensor : program_.trace.tensors) {
     memory.add_tensor(tensor.bytes, tensor.role, tensor.persistent, tensor.stored_bytes);
   }
@@ -434,6 +599,7 @@ NaiveResult Naive::run() {
       Ended ended;
       if (machine_.next(ended)) {
         asked_.clear();
+        input_ns_ = machine_.now();
         handle(ended);
       } else if (!standstill()) {
         throw NoRoom{};
@@ -580,9 +746,9 @@ void Naive::give_rooms(NaiveLane& lane) {
   while (!running.outputs.empty()) {
     const ChunkId chunk = running.outputs.front();
     if (chunks_.at(chunk, lane.tier).state != CopyState::absent) break;
-    if (!chunks_.take(chunk, lane.tier)) {
-      make_room(lane.tier, wanted(lane), false, none, urgent_rank);
-      if (!chunks_.take(chunk, lane.tier)) break;
+    if (!take_room(chunk, lane.tier, gpu_lane)) {
+      make_room(lane.tier, wanted(lane), false, none, chunk, urgent_rank);
+      if (!take_room(chunk, lane.tier, gpu_lane)) break;
     }
     chunks_.make_valid(chunk, lane.tier);
     running.outputs.erase(running.outputs.begin());
@@ -830,6 +996,31 @@ Bytes Naive::wanted(TierId tier) {
   return sum;
 }
 
+std::vector<Arena::Step> Naive::find_hole(ChunkId chunk, TierId tier) {
+  std::map<ChunkId, int> waiting;
+  for (const NaiveLane& lane : lanes_) {
+    if (lane.tier != tier) continue;
+    for (const Running& running : lane.running) {
+      for (const Use& use : schedule_.uses(running.op)) {
+        for (const ChunkId used : chunks_.of(use.tensor)) waiting[used] += running.started ? 0 : 1;
+      }
+    }
+  }
+  return chunks_.make_hole(chunk, tier, waiting);
+}
+
+bool Naive::take_room(ChunkId chunk, TierId tier, std::size_t server) {
+  if (chunks_.take(chunk, tier)) return true;
+  for (const Arena::Step& step : find_hole(chunk, tier)) {
+    const Job job = machine_.move(server, chunks_.bytes_in(step.chunk, tier));
+    result_.moves.push_back({server, step.chunk, step.to * chunks_.unit(), input_ns_, job.fixed_ns});
+    chunks_.move(step);
+    machine_.push(server, job);
+    machine_.begin_what_can();
+  }
+  return chunks_.take(chunk, tier);
+}
+
 bool Naive::droppable(ChunkId chunk, TierId tier) {
   if (lives_.dead[chunks_.tensor_of(chunk)] != 0) return true;
   for (TierId other = 0; other < tiers(); ++other) {
@@ -860,7 +1051,7 @@ View Naive::view(const Residency& memory) {
   View v{.machine = spec_, .memory = memory};
   v.program = &program_;
   v.schedule = &schedule_;
-  v.now = machine_.now();
+  v.now = input_ns_;
   v.iteration = progress_.iteration;
   v.op = progress_.op;
   v.dead_flags = &lives_.dead;
@@ -1286,21 +1477,23 @@ bool Naive::room_for(int id) {
   const bool needed = chunks_.at(move.chunk, to).pins > 0;
   const Bytes others = wanted(to);
   if (!needed && others > 0 && chunks_.free(to) < others + chunks_.room_of(move.chunk, to)) return false;
-  if (chunks_.take(move.chunk, to)) return true;
+  const std::size_t server = lane_count + std::size_t{move.path.back()};
+  if (take_room(move.chunk, to, server)) return true;
   Bytes bytes = chunks_.room_of(move.chunk, to);
   if (needed) {
     bytes = wanted(lanes_[to == 0 ? 0 : 1]);
   } else if (const int behind = head(move.link(), move.rank, move.place); behind >= 0) {
     bytes += chunks_.room_of(moves_.all[behind].chunk, to);
   }
-  make_room(to, bytes, !needed, move.chunk, needed ? urgent_rank : normal_rank);
-  return source_stands(move) && chunks_.take(move.chunk, to);
+  make_room(to, bytes, !needed, move.chunk, move.chunk, needed ? urgent_rank : normal_rank);
+  return source_stands(move) && take_room(move.chunk, to, server);
 }
 
-void Naive::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, int rank) {
+void Naive::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, int rank) {
   const auto lacking = [&]() -> Bytes {
     const Bytes have = chunks_.free(tier) + chunks_.leaving(tier);
-    return have < bytes ? bytes - have : 0;
+    if (have < bytes) return bytes - have;
+    return chunks_.leaving(tier) > 0 || chunks_.has_hole(first, tier) || !find_hole(first, tier).empty() ? 0 : 1;
   };
   if (lacking() == 0 || !asked_.insert({tier, prefetch}).second) return;
   std::vector<ChunkId> victims;

@@ -14,8 +14,9 @@ namespace tencache {
 
 struct Job {
   int id = 0;
-  int transfer = -1;  // -1: an op or a gap
+  int transfer = -1;  // -1: an op, a gap or a move
   bool gap = false;
+  bool move = false;
   Nanoseconds fixed_ns = 0;  // the op, or what comes before the data
   uint128 data = 0;          // bytes x 1e9 still to flow
   BytesPerSecond cap = 0;    // of the flow
@@ -59,17 +60,24 @@ class NaiveMachine {
     }
     Job job;
     job.fixed_ns = duration_ns;
-    if (!uses_of(lane).empty() && bytes > 0 && duration_ns > 0) {
-      job.cap = std::max<BytesPerSecond>(1, static_cast<BytesPerSecond>(static_cast<uint128>(bytes) * 1'000'000'000u /
-                                                                        static_cast<uint128>(duration_ns)));
-      job.data = static_cast<uint128>(job.cap) * static_cast<uint128>(duration_ns);
-    }
+    give_traffic(job, lane, bytes);
+    return job;
+  }
+
+  // A chunk moves within tier 0, for what comes on the server.
+  Job move(std::size_t server, Bytes bytes) const {
+    const BytesPerSecond rate = spec_.tiers[0].bandwidth;
+    Job job;
+    job.move = true;
+    job.fixed_ns = static_cast<Nanoseconds>((static_cast<uint128>(2 * bytes) * 1'000'000'000u + rate - 1) / rate);
+    job.cap = 1;
+    if (server == 0) give_traffic(job, server, 2 * bytes);
     return job;
   }
 
   int push(std::size_t server, Job job) {
     job.id = ++last_id_;
-    if (server >= lane_count) ++uncharged_;
+    if (server >= lane_count || job.move) ++uncharged_;
     servers_[server].push_back(job);
     return job.id;
   }
@@ -116,7 +124,7 @@ class NaiveMachine {
       ended = {first, job};
       servers_[first].pop_front();
       begin_what_can();
-      return true;
+      if (!ended.job.move) return true;
     }
   }
   void begin_what_can() {
@@ -139,6 +147,13 @@ class NaiveMachine {
 
  private:
   bool bursts(std::size_t i) const { return i >= lane_count && spec_.links[i - lane_count].sustained_bandwidth > 0; }
+  // The lane's job, which takes its fixed time, has so much traffic meanwhile.
+  void give_traffic(Job& job, std::size_t lane, Bytes bytes) const {
+    if (uses_of(lane).empty() || bytes == 0 || job.fixed_ns == 0) return;
+    job.cap = std::max<BytesPerSecond>(1, static_cast<BytesPerSecond>(static_cast<uint128>(bytes) * 1'000'000'000u /
+                                                                      static_cast<uint128>(job.fixed_ns)));
+    job.data = static_cast<uint128>(job.cap) * static_cast<uint128>(job.fixed_ns);
+  }
   // What comes next to the server's flow is the end of its credit.
   bool runs_dry(std::size_t i) const {
     return bursts(i) && credits_[i - lane_count] > 0 && credits_[i - lane_count] < servers_[i].front().data;

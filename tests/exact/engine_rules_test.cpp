@@ -261,6 +261,92 @@ TEST(EngineRulesTest, FragmentationGivesUpNoMoreThanItMust) {
   EXPECT_EQ(result.window.tiers[0].padding_byte_ns, 0U);
 }
 
+// The same in 128 units of 512 where chunks move, of which one is spare. Each of the four takes 31, from the high end
+// down, and comes in 15,872 ns. 0 and 2 go, and 3 moves from unit 4 to where 0 was, which takes twice its bytes at 2
+// bytes a nanosecond.
+TEST(EngineRulesTest, WhereChunksMoveAHoleIsMade) {
+  constexpr Bytes small_bytes = 31 * movable_unit;
+  Trace trace;
+  std::vector<TensorId> small;
+  for (int i = 0; i < 4; ++i)
+    small.push_back(trace.add_tensor(std::string("s").append(std::to_string(i)), small_bytes, Role::parameter, true));
+  const TensorId large = trace.add_tensor("large", 2 * small_bytes, Role::activation, false);
+  for (const int i : {0, 1, 2, 3, 1, 3}) add_op(trace, 10, {small[static_cast<std::size_t>(i)]}, {});
+  add_op(trace, 10, {}, {large});
+  Layout layout = whole_tensors();
+  layout.chunk_bytes = 1000;  // does not count
+  MachineSpec machine = small_machine(128 * movable_unit);
+  machine.tiers[0].allocator = AllocatorKind::movable;
+  machine.tiers[0].bandwidth = 2 * byte_per_ns;
+  const Program program{trace, {}};
+  ScriptedPolicy policy(layout);
+  SimMachine simulated(machine);
+  Timeline timeline;
+  Engine engine(machine, simulated, policy, &program, {.timeline = &timeline, .log = nullptr, .on_iteration = {}});
+  const RunResult result = engine.run({.max_iterations = 1, .until_steady = false});
+  ASSERT_TRUE(result.fits) << result.misfit;
+  EXPECT_EQ(result.allocators[0], AllocatorKind::movable);
+  EXPECT_TRUE(engine.memory().resident(small[1], 0));
+  EXPECT_TRUE(engine.memory().resident(small[3], 0));
+  EXPECT_EQ(engine.memory().offset(small[3], 0), 97 * movable_unit);
+  const TierCounters& gpu = result.window.tiers[0];
+  EXPECT_EQ(gpu.holes, 1U);
+  EXPECT_EQ(gpu.moved_bytes, small_bytes);
+  EXPECT_EQ(gpu.moving_ns, 15'872);
+  EXPECT_EQ(gpu.placeless, 0U);
+  EXPECT_EQ(result.window.stall_ns[StallCause::memory], 15'872);
+  EXPECT_EQ(result.iteration_ns.at(0), 4 * 15'882 + 2 * 10 + 15'872 + 10);
+  const auto move = std::ranges::find(timeline.spans, SpanKind::move, &Span::kind);
+  ASSERT_NE(move, timeline.spans.end());
+  EXPECT_EQ(move->tensor, small[3]);
+  EXPECT_EQ(move->lane, gpu_lane);
+  EXPECT_EQ(move->start_ns, 4 * 15'882 + 2 * 10);
+  EXPECT_EQ(move->end_ns - move->start_ns, 15'872);
+}
+
+// The same, but where it comes from is another link's copy: that begins later.
+TEST(EngineRulesTest, ACopyWaitsForTheMovesThatItNeeds) {
+  constexpr Bytes small_bytes = 31 * movable_unit;
+  Trace trace;
+  std::vector<TensorId> small;
+  for (int i = 0; i < 4; ++i)
+    small.push_back(trace.add_tensor(std::string("s").append(std::to_string(i)), small_bytes, Role::parameter, true));
+  const TensorId large = trace.add_tensor("large", 2 * small_bytes, Role::parameter, true);
+  for (const int i : {0, 1, 2, 3, 1, 3}) add_op(trace, 10, {small[static_cast<std::size_t>(i)]}, {});
+  add_op(trace, 10, {large}, {});
+  MachineSpec machine = small_machine(128 * movable_unit);
+  machine.tiers[0].allocator = AllocatorKind::movable;
+  machine.tiers[0].bandwidth = 2 * byte_per_ns;
+  const SmallRun run = run_small(machine, trace, 1, whole_tensors());
+  ASSERT_TRUE(run.result.fits) << run.result.misfit;
+  const Span& last = run.transfers.back();
+  EXPECT_EQ(last.tensor, large);
+  EXPECT_EQ(last.start_ns, 4 * 15'882 + 2 * 10 + 15'872);
+  EXPECT_EQ(last.end_ns - last.start_ns, 31'744);
+}
+
+TEST(EngineRulesTest, ChunksDoNotMoveWhereNothingIsKnownOfIt) {
+  const Program program{five_layers(10, 100), {}};
+  ScriptedPolicy policy(whole_tensors());
+  MachineSpec machine = small_machine(4096);
+  machine.tiers[0].allocator = AllocatorKind::movable;
+  SimMachine simulated(machine);
+  EXPECT_THROW(Engine(machine, simulated, policy, &program), Error) << "the memory's bandwidth";
+  machine.tiers[0].bandwidth = byte_per_ns;
+  EXPECT_NO_THROW(Engine(machine, simulated, policy, &program));
+  class Unmoving final : public OtherMachine {
+   public:
+    using OtherMachine::OtherMachine;
+    bool moves() const override { return false; }
+  } unmoving(simulated);
+  EXPECT_THROW(Engine(machine, unmoving, policy, &program), Error);
+  Layout layout = whole_tensors();
+  layout.allocators.resize(2);
+  layout.allocators[1].kind = AllocatorKind::movable;
+  ScriptedPolicy elsewhere(layout);
+  EXPECT_THROW(Engine(machine, simulated, elsewhere, &program), Error);
+}
+
 class FailingOps final : public OtherMachine {
  public:
   using OtherMachine::OtherMachine;

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <random>
 
+#include "configs/machine_overrides.h"
 #include "core/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -85,6 +86,7 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
     EXPECT_EQ(a.tiers[i].io_depth, b.tiers[i].io_depth);
     EXPECT_EQ(a.tiers[i].checksums, b.tiers[i].checksums);
     EXPECT_EQ(a.tiers[i].allocator, b.tiers[i].allocator);
+    EXPECT_EQ(a.tiers[i].bandwidth, b.tiers[i].bandwidth);
     EXPECT_EQ(a.tiers[i].rated_written_bytes, b.tiers[i].rated_written_bytes);
     EXPECT_EQ(a.tiers[i].expand_bandwidth, b.tiers[i].expand_bandwidth);
     EXPECT_EQ(a.tiers[i].allocation.per_call_ns, b.tiers[i].allocation.per_call_ns);
@@ -504,7 +506,8 @@ MachineSpec random_machine(std::mt19937_64& random) {
     if (tier.kind == TierKind::nvme && below(2)) tier.directories = {"/a b/\"c\"", "d: e"};
     if (tier.kind == TierKind::nvme && below(2)) tier.io_block_bytes = 4096 * (1 + below(1000));
     if (tier.kind == TierKind::nvme && below(2)) tier.io_depth = static_cast<std::uint32_t>(1 + below(1000));
-    if (tier.kind == TierKind::gpu && below(2)) tier.allocator = AllocatorKind::caching;
+    if (tier.kind == TierKind::gpu && below(2)) tier.allocator = gpu_allocators[below(gpu_allocators.size())];
+    if (tier.kind == TierKind::gpu && below(2)) tier.bandwidth = 1 + below(1ull << 40);
     if (tier.kind == TierKind::nvme) tier.checksums = below(2) != 0;
     if (tier.kind == TierKind::nvme && below(2)) tier.rated_written_bytes = 1 + below(1ull << 50);
     if (tier.kind == TierKind::gpu && below(2)) tier.expand_bandwidth = 1 + below(1ull << 40);

@@ -41,6 +41,9 @@ std::string line_of(const Span& span, const Trace& trace, const MachineSpec& mac
       what = "copy " + trace.name(trace.tensors[span.tensor]) + " (" + std::to_string(span.bytes) + " bytes)" +
              (span.urgent ? ", urgent" : "") + ", asked for at " + op;
       break;
+    case SpanKind::move:
+      what = "move " + trace.name(trace.tensors[span.tensor]) + " (" + std::to_string(span.bytes) + " bytes)";
+      break;
   }
   return padded(std::to_string(span.start_ns - from_ns), 6, true) +
          padded(std::to_string(span.end_ns - from_ns), 7, true) + "  " + padded(lane, 5, false) + what + "\n";

@@ -76,9 +76,7 @@ void replay_for_real(const Trace& trace, MachineSpec machine, const std::string&
     HostMachineOptions options;
     options.pace = false;
     options.unlimited_gpu = layout.unlimited_gpu;
-    for (const AllocatorSpec& allocator : layout.allocators) {
-      options.addressed.push_back(allocator.kind != AllocatorKind::exact);
-    }
+    options.addressed = addressed_tiers(machine, layout);
     ReplayBodies bodies(program.trace, {.duration_scale = 0});
     HostMachine host(machine, bodies, options);
     EngineOptions engine_options;

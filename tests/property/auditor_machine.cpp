@@ -47,10 +47,10 @@ bool ProgramProgress::needs(TensorId tensor) const {
 
 AuditorMachine::AuditorMachine(Machine& inner, const MachineSpec& spec, const Trace& trace, const Layout& layout)
     : inner_(inner), spec_(spec), trace_(trace), progress_(trace, inner.pretends()), staging_(spec.staging.count) {
+  const std::vector<AllocatorSpec> allocators = allocators_of(spec, layout);
   for (TierId tier = 0; tier < spec.tiers.size(); ++tier) {
-    const AllocatorSpec allocator = layout.allocators.empty() ? AllocatorSpec{} : layout.allocators[tier];
     allocators_.push_back(
-        make_allocator(allocator, tier == 0 && layout.unlimited_gpu ? unlimited : spec.tiers[tier].capacity));
+        make_allocator(allocators[tier], tier == 0 && layout.unlimited_gpu ? unlimited : spec.tiers[tier].capacity));
   }
 }
 
@@ -68,23 +68,56 @@ void AuditorMachine::map(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, 
   const Bytes rounded = (bytes + granularity - 1) / granularity * granularity;
   const Allocator& allocator = *allocators_[place.tier];
   const Bytes footprint = allocator.footprint(rounded);
-  if (allocator.addressed()) {
-    if (place.offset + rounded > allocator.capacity())
-      complain("chunk " + std::to_string(id) + " ends beyond " + place_text(place));
-    for (const auto& [other_id, other] : chunks_) {
-      const auto copy = other.copies.find(place.tier);
-      if (copy == other.copies.end()) continue;
-      if (place.offset < copy->second.place.offset + copy->second.footprint &&
-          copy->second.place.offset < place.offset + footprint) {
-        complain("chunks " + std::to_string(id) + " and " + std::to_string(other_id) + " overlap in " +
-                 place_text(place));
-      }
-    }
-  }
+  if (allocator.addressed()) check_place("is mapped", id, place, footprint);
   chunk.copies[place.tier] = {place, footprint, garbage, bytes};
   used_[place.tier] += footprint;
   if (used_[place.tier] > allocator.capacity())
     complain("tier " + std::to_string(place.tier) + " is overfilled by chunk " + std::to_string(id));
+}
+
+void AuditorMachine::check_place(const std::string& what, ChunkId id, const Place& place, Bytes footprint) {
+  const Allocator& allocator = *allocators_[place.tier];
+  if (place.offset + footprint > (allocator.movable() ? spec_.tiers[place.tier].capacity : allocator.capacity()))
+    complain("chunk " + std::to_string(id) + " " + what + " beyond the end of " + place_text(place));
+  for (const auto& [other_id, other] : chunks_) {
+    const auto copy = other.copies.find(place.tier);
+    if (copy == other.copies.end() || other_id == id) continue;
+    if (place.offset < copy->second.place.offset + copy->second.footprint &&
+        copy->second.place.offset < place.offset + footprint) {
+      complain("chunk " + std::to_string(id) + " " + what + " over chunk " + std::to_string(other_id) + " in " +
+               place_text(place));
+    }
+  }
+}
+
+void AuditorMachine::check_at_rest(const std::string& what, ChunkId id, const Place& place) {
+  for (std::uint8_t lane = 0; lane < lane_count; ++lane) {
+    if (tier_of(lane) != place.tier) continue;
+    for (const RunningOp& op : lanes_[lane]) {
+      if (op.uses_tensor(chunks_[id].tensor, false))
+        complain("chunk " + std::to_string(id) + " " + what + " while op " + std::to_string(op.command.op) +
+                 " runs with it");
+    }
+  }
+  for (const auto& [fence, running] : copies_) {
+    if (running.command.chunk == id && running.touches(place.tier))
+      complain("chunk " + std::to_string(id) + " " + what + " in " + place_text(place) + " while it is copied");
+  }
+}
+
+Nanoseconds AuditorMachine::move(const MoveCommand& move) {
+  Copy* const copy = chunks_[move.chunk].at(move.from);
+  if (copy == nullptr || move.to.tier != move.from.tier) {
+    complain("chunk " + std::to_string(move.chunk) + " moves from where it is not, " + place_text(move.from));
+    return 0;
+  }
+  if (copy->bytes != move.bytes) complain("chunk " + std::to_string(move.chunk) + " moves in part");
+  if (move.from.offset == move.to.offset) complain("chunk " + std::to_string(move.chunk) + " moves to where it is");
+  check_at_rest("moves", move.chunk, move.from);
+  check_place("moves", move.chunk, move.to, copy->footprint);
+  copy->place = move.to;
+  moved_bytes_ += copy->footprint;
+  return inner_.move(move);
 }
 
 // Whether the chunk's value is needed and nowhere any more.
@@ -107,19 +140,7 @@ void AuditorMachine::unmap(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes
     return;
   }
   const Copy copy = *found;
-  for (std::uint8_t lane = 0; lane < lane_count; ++lane) {
-    if (tier_of(lane) != place.tier) continue;
-    for (const RunningOp& op : lanes_[lane]) {
-      if (op.uses_tensor(tensor, false))
-        complain("chunk " + std::to_string(id) + " is unmapped while op " + std::to_string(op.command.op) +
-                 " runs with it");
-    }
-  }
-  for (const auto& [fence, running] : copies_) {
-    if (running.command.chunk == id && running.touches(place.tier)) {
-      complain("chunk " + std::to_string(id) + " is unmapped from " + place_text(place) + " while it is copied");
-    }
-  }
+  check_at_rest("is unmapped", id, place);
   chunk.copies.erase(place.tier);
   used_[place.tier] -= copy.footprint;
   if (copy.version == chunk.latest && lost(id)) {

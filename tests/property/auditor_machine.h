@@ -51,6 +51,8 @@ class AuditorMachine final : public Machine {
   std::string last_error() const override { return inner_.last_error(); }
   void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place, MappedFor what) override;
   void unmap(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
+  Nanoseconds move(const MoveCommand& move) override;
+  bool moves() const override { return inner_.moves(); }
   void tensor_created(TensorId tensor, Bytes bytes) override { inner_.tensor_created(tensor, bytes); }
   void tensor_destroyed(TensorId tensor) override { inner_.tensor_destroyed(tensor); }
   void initialise(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
@@ -58,6 +60,7 @@ class AuditorMachine final : public Machine {
   // The first broken rule; empty if none is. Throws std::runtime_error itself when a run does not end.
   const std::string& violation() const { return violation_; }
   const std::array<Bytes, max_links>& copied_bytes() const { return copied_bytes_; }
+  Bytes moved_bytes() const { return moved_bytes_; }
   std::uint64_t ops_done(std::uint8_t lane) const { return progress_.done(lane); }
 
  private:
@@ -103,6 +106,10 @@ class AuditorMachine final : public Machine {
   };
 
   void complain(const std::string& what);
+  // The range is the tier's, and no other chunk lies in it.
+  void check_place(const std::string& what, ChunkId id, const Place& place, Bytes footprint);
+  // No op runs with the chunk, and it is not being copied.
+  void check_at_rest(const std::string& what, ChunkId id, const Place& place);
   TierId tier_of(std::uint8_t lane) const { return spec_.tier_of(lane == cpu_lane ? Device::cpu : Device::gpu); }
   void start_op(std::uint8_t lane);
   void finish_op(std::uint8_t lane);
@@ -128,6 +135,7 @@ class AuditorMachine final : public Machine {
   std::array<Bytes, max_tiers> used_{};
   std::vector<std::unique_ptr<Allocator>> allocators_;  // for footprints and capacities only
   std::array<Bytes, max_links> copied_bytes_{};
+  Bytes moved_bytes_ = 0;  // what chunks take that moved
   std::uint64_t completions_ = 0;
   Nanoseconds last_end_ns_ = 0;
   std::string violation_;
@@ -148,6 +156,8 @@ class TroubleMachine final : public Machine {
   bool wait(Completion& completion) override;
   std::string last_error() const override { return inner_.last_error(); }
   bool pretends() const override { return inner_.pretends(); }
+  Nanoseconds move(const MoveCommand& move) override { return inner_.move(move); }
+  bool moves() const override { return inner_.moves(); }
   Nanoseconds now() const override { return now_ > inner_.now() ? now_ : inner_.now(); }
 
  private:

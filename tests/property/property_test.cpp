@@ -19,6 +19,7 @@ struct Outcome {
   EventLog log;
   Timeline timeline;
   std::array<Bytes, max_links> copied{};
+  Bytes moved = 0;
 };
 
 Outcome run(const RandomCase& made, bool trouble) {
@@ -42,6 +43,9 @@ Outcome run(const RandomCase& made, bool trouble) {
                             std::to_string(outcome.copied[link]);
       }
     }
+    outcome.moved = auditor.moved_bytes();
+    if (const Bytes moved = engine.counters().tiers[0].moved_bytes; moved != outcome.moved && outcome.violation.empty())
+      outcome.violation = std::to_string(moved) + " moved bytes are counted of " + std::to_string(outcome.moved);
     const RunResult& r = outcome.result;
     if (r.fits && r.iterations != made.limits.max_iterations && outcome.violation.empty())
       outcome.violation = "it ended early";
@@ -75,7 +79,7 @@ bool same(const Span& a, const Span& b) {
 }
 
 struct Tally {
-  std::uint64_t fit = 0, misfit = 0, failed = 0, completions = 0;
+  std::uint64_t fit = 0, misfit = 0, failed = 0, completions = 0, moved = 0;  // the last: cases in which chunks did
 };
 
 void check(std::uint64_t first_seed, std::uint64_t count, const CaseOptions& options, bool trouble, Tally& tally) {
@@ -90,6 +94,7 @@ void check(std::uint64_t first_seed, std::uint64_t count, const CaseOptions& opt
     tally.misfit += outcome.failure.empty() && !outcome.result.fits ? 1 : 0;
     tally.failed += outcome.failure.empty() ? 0 : 1;
     tally.completions += outcome.result.simulated_events;
+    tally.moved += outcome.moved > 0 ? 1 : 0;
     if (seed % 8 != 0) continue;
     const Outcome again = run(made, trouble);
     ASSERT_TRUE(outcome.log.decisions == again.log.decisions) << "a repetition decides otherwise\n" << made.describe();
@@ -130,6 +135,15 @@ TEST(PropertyTest, RulesHoldInTiersWithAddresses) {
   Tally tally;
   check(3, 3000, {.exact_allocators = false}, false, tally);
   report(tally);
+}
+
+TEST(PropertyTest, RulesHoldWhereChunksMove) {
+  Tally tally;
+  check(10, 4000, {.movable = true}, false, tally);
+  check(11, 2000, {.movable = true, .policy = "random"}, false, tally);
+  report(tally);
+  EXPECT_GT(tally.moved, tally.fit / 20);
+  check(12, 2000, {.movable = true}, true, tally);
 }
 
 TEST(PropertyTest, RulesHoldWhenCopiesFailAndComeLate) {

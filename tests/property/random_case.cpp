@@ -354,6 +354,18 @@ std::vector<AllocatorSpec> random_allocators(Random& random, const MachineSpec& 
   return allocators;
 }
 
+// Memory is tight enough that holes matter, and moving takes as long as copies do.
+void make_movable(std::uint64_t seed, RandomCase& made) {
+  Random random(seed ^ 0x6d6f7661626c65);
+  made.layout.allocators.resize(made.machine.tiers.size());
+  made.layout.allocators[0].kind = AllocatorKind::movable;
+  Tier& gpu = made.machine.tiers[0];
+  gpu.granularity = std::max<Bytes>(gpu.granularity, 512 << random.below(2));
+  gpu.capacity = (gpu.capacity + gpu.granularity - 1) / gpu.granularity * gpu.granularity;
+  for (Op& op : made.program.trace.ops) op.duration_ns *= 512, op.gap_before_ns *= 512;
+  gpu.bandwidth = random.between(200, 20000) * 1'000'000 + random.below(1000);
+}
+
 }  // namespace
 
 std::unique_ptr<Policy> random_policy(std::uint64_t seed, std::uint64_t op_count) {
@@ -377,13 +389,15 @@ std::string RandomCase::describe() const {
   text << ", chunk " << layout.chunk_bytes << (layout.exclusive_copies ? ", exclusive" : "")
        << (layout.promote ? "" : ", no promote") << (layout.use_touches ? "" : ", fifo") << ", free_dead "
        << static_cast<int>(layout.free_dead) << (layout.fallback_eviction ? "" : ", no fallback")
-       << (layout.forgets_overwritten ? ", forgets" : "") << (layout.start.empty() ? "" : ", start given") << "\n";
+       << (layout.forgets_overwritten ? ", forgets" : "")
+       << (layout.allocators.empty() ? std::string() : ", tier 0 " + std::string(to_string(layout.allocators[0].kind)))
+       << (layout.start.empty() ? "" : ", start given") << "\n";
   text << "issue_ahead " << machine.issue_ahead << ", copies_in_flight " << machine.copies_in_flight
        << ", initial tier " << int{machine.initial_tier} << ", staging " << machine.staging.count << " x "
        << machine.staging.bytes << "\n";
   for (const Tier& tier : machine.tiers)
-    text << "tier " << tier.name << " " << tier.capacity << " granularity " << tier.granularity << " allocation "
-         << tier.allocation.per_call_ns << " ns, " << tier.allocation.bandwidth
+    text << "tier " << tier.name << " " << tier.capacity << " granularity " << tier.granularity << " bandwidth "
+         << tier.bandwidth << " allocation " << tier.allocation.per_call_ns << " ns, " << tier.allocation.bandwidth
          << (tier.allocation.power_of_two ? ", power of two\n" : "\n");
   for (std::size_t lane = 0; lane < machine.lane_uses.size(); ++lane) {
     text << "lane " << lane << " uses";
@@ -430,16 +444,16 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   Random random(seed, options.choices);
   RandomCase made;
   made.seed = seed;
-  const Bytes unit = options.real_pages ? 512 : 1;
+  const Bytes unit = options.real_pages || options.movable ? 512 : 1;
   made.program.trace = random_trace(random, unit);
   Random more(seed ^ 0x6f7074696d697a65);
   if (options.optimizer) add_optimizer(more, made.program.trace, unit);
   put_beside(seed, made.program.trace);
   store_otherwise(seed, options.real_pages, made.program.trace);
   Layout& layout = made.layout;
-  layout.chunk_bytes = random.one_in(3)     ? 0
-                       : options.real_pages ? 4 * KiB * random.between(1, 4)
-                                            : random.between(16, 80);
+  layout.chunk_bytes = options.movable || random.one_in(3) ? 0
+                       : options.real_pages                ? 4 * KiB * random.between(1, 4)
+                                                           : random.between(16, 80);
   layout.exclusive_copies = random.one_in(3);
   layout.promote = !random.one_in(3);
   layout.use_touches = !random.one_in(3);
@@ -455,6 +469,7 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
     }
     layout.allocators = random_allocators(random, made.machine, largest);
   }
+  if (options.movable) make_movable(seed, made);
   // Drawn apart, so that the rest of the case is the same with and without.
   Random starts(seed ^ 0x737461727473);
   layout.forgets_overwritten = starts.one_in(3);

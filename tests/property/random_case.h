@@ -41,6 +41,7 @@ class Random {
 
 struct CaseOptions {
   bool exact_allocators = true;                      // false: all kinds of allocator
+  bool movable = false;                              // tier 0; sizes are 512 times as large
   bool real_pages = false;                           // sizes and granularities that HostMachine takes
   bool deep_issue = true;                            // issue_ahead of 2 occurs
   std::string policy = {};                           // empty: any of the registry, or "random"

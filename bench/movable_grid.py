@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""What whole tensors in one range of GPU memory cost against chunks that lie anywhere.
+
+The pairs are those of bench/policy_grid.py: traces, machines and GPU memories. Under each policy of --policies a pair
+is simulated in chunks (`--gpu-allocator exact`, pages from anywhere) and with `--gpu-allocator movable` (whole tensors,
+others are moved to make holes). Each pair under a policy is a line of the output file; what is there already is not
+run again. With --every N only each N-th pair is run, which is said in the report (--report, as Markdown). Simulated
+figures: they do not depend on this computer, but a run that takes longer than --timeout is left out and counted."""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+import policy_grid
+
+POLICIES = {  # moved in chunks by default, or by these options
+    "foresight": {},
+    "g10": {},
+    "deepum": {},
+    "lru": {"window": "32", "chunk": "16MiB"},
+    "belady": {"prefetch": "ordered", "chunk": "16MiB"},
+    "zero-offload": {"overflow": "evict"},
+}
+LARGE = 1 / 8  # of the GPU's memory: a tensor above it may not be worth moving as a whole
+LOSS = 1.05
+
+
+def largest_tensor(path):
+    text = subprocess.run(["zstd", "-dc", path], capture_output=True, text=True, check=True).stdout
+    return max(line["bytes"] for line in map(json.loads, text.splitlines()) if line["kind"] == "tensor")
+
+
+def replay(arguments, row, allocator):
+    words = [word for key, value in POLICIES[row["policy"]].items() for word in ("--set", f"{key}={value}")]
+    command = [arguments.tencache, "replay", row["file"], "-m", row["machine"], "-p", row["policy"], "--gpu-memory",
+               str(row["gpu_bytes"]), "--gpu-allocator", allocator, "--no-rescale", "--json", *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.timeout)
+    except subprocess.TimeoutExpired:
+        return {"reason": "timeout"}
+    if not done.stdout.startswith("{"):
+        return {"reason": done.stderr.strip()}
+    result = json.loads(done.stdout)
+    if not result["fits"]:
+        return {"reason": result.get("reason") or "does not fit"}
+    figures = {"seconds": result["iteration_seconds"], "steady": result["steady"]}
+    gpu = next(iter(result["allocators"].values()))
+    figures.update({key: gpu[key] for key in ("holes", "moved_bytes", "moving_seconds", "placeless") if key in gpu})
+    return figures
+
+
+def ratio(row):
+    return row["movable"]["seconds"] / row["chunks"]["seconds"]
+
+
+def line(*cells):
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
+
+
+def heading(*cells):
+    return [line(*cells), "|---" * len(cells) + "|"]
+
+
+def table(rows):
+    text = heading("policy", "pairs", "only in chunks", "only movable", "time ÷ in chunks, median", "worst",
+                   "more than 5 % slower", "moved GB per iteration, median", "most", "moving ÷ time, median", "most")
+    for policy in POLICIES:
+        of = [row for row in rows if row["policy"] == policy]
+        both = list(filter(ran_twice, of))
+        if not both:
+            continue
+        alone = [sum(1 for row in of if "seconds" in row[a] and "seconds" not in row[b])
+                 for a, b in (("chunks", "movable"), ("movable", "chunks"))]
+        moved = [row["movable"]["moved_bytes"] / 1e9 for row in both]
+        moving = [row["movable"]["moving_seconds"] / row["movable"]["seconds"] for row in both]
+        ratios = [ratio(row) for row in both]
+        text.append(line(policy, len(both), *alone, f"{statistics.median(ratios):.3f}", f"{max(ratios):.3f}",
+                         sum(1 for value in ratios if value > LOSS), f"{statistics.median(moved):.1f}",
+                         f"{max(moved):.1f}", f"{statistics.median(moving):.4f}", f"{max(moving):.4f}"))
+    return text
+
+
+def report(rows, pairs):
+    text = ["# What do whole tensors in one range of GPU memory cost?", "",
+            "Written by `bench/movable_grid.py`; its head describes the comparison. All figures are simulated.", "",
+            f"{len(set(map(pair_of, rows)))} of {pairs} pairs of trace, machine and GPU memory.", "", *table(rows), ""]
+    both = list(filter(ran_twice, rows))
+    lost = sorted((row for row in both if ratio(row) > LOSS), key=ratio, reverse=True)
+    share = lambda row: row["largest_tensor"] / row["gpu_bytes"]
+    for name, of in (("a tensor above an eighth of the GPU's memory", [row for row in both if share(row) > LARGE]),
+                     ("no such tensor", [row for row in both if share(row) <= LARGE])):
+        slower = sum(1 for row in of if ratio(row) > LOSS)
+        text.append(f"- With {name}: {len(of)} results, {slower} more than 5 % slower"
+                    + (f"; median {statistics.median(map(ratio, of)):.3f}." if of else "."))
+    reasons = {}
+    for row in rows:
+        if "seconds" in row["chunks"] and "seconds" not in row["movable"]:
+            reason = row["movable"]["reason"].split("\n")[0][:100]
+            reasons[reason] = reasons.get(reason, 0) + 1
+    for reason, count in sorted(reasons.items(), key=lambda entry: -entry[1]):
+        text.append(f"- Only in chunks, {count}: {reason}")
+    if lost:
+        text += ["", "More than 5 % slower:", "",
+                 *heading("policy", "trace", "machine", "GPU memory ÷ peak", "time ÷ in chunks",
+                          "largest tensor ÷ GPU memory", "moved GB", "placeless")]
+        for row in lost:
+            text.append(line(row["policy"], row["trace"], row["machine"], row["fraction"], f"{ratio(row):.3f}",
+                             f"{share(row):.3f}", f"{row['movable']['moved_bytes'] / 1e9:.1f}",
+                             f"{row['movable']['placeless']:.4g}"))
+    return "\n".join(text) + "\n"
+
+
+def ran_twice(row):
+    return "seconds" in row["chunks"] and "seconds" in row["movable"]
+
+
+def pair_of(row):
+    return row["trace"], row["machine"], row["fraction"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tencache", default="build/release/cli/tencache", help="the program (default: %(default)s)")
+    parser.add_argument("--recordings", help="folder of G10's recordings; without it only generated traces")
+    parser.add_argument("--work", default="build/grid", help="where traces are kept (default: %(default)s)")
+    parser.add_argument("--rows", default="build/grid/movable.jsonl", help="a line a result (default: %(default)s)")
+    parser.add_argument("--policies", default=",".join(POLICIES), help="of these (default: all of them)")
+    parser.add_argument("--only", default="", help="only traces whose name contains this")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th pair")
+    parser.add_argument("--timeout", type=int, default=600, help="seconds of a simulation (default: %(default)s)")
+    parser.add_argument("--report", help="write the report to this file")
+    arguments = parser.parse_args()
+    traces = policy_grid.make_traces(arguments, policy_grid.MODELS)
+    demands = {name: json.loads(policy_grid.run(arguments.tencache, "info", path, "--json").stdout)
+               for name, path in traces.items()}
+    largest = {name: largest_tensor(path) for name, path in traces.items()}
+    rows = policy_grid.read_rows(arguments.rows)
+    done = {(row["policy"], *pair_of(row)) for row in rows}
+    pairs = [(name, machine, fraction) for fraction in policy_grid.FRACTIONS for name in traces
+             for machine in policy_grid.MACHINES]
+    os.makedirs(os.path.dirname(arguments.rows) or ".", exist_ok=True)
+    with open(arguments.rows, "a") as file:
+        for policy in arguments.policies.split(","):
+            for name, machine, fraction in pairs[::arguments.every]:
+                if arguments.only not in name or (policy, name, machine, fraction) in done:
+                    continue
+                row = {"policy": policy, "trace": name, "machine": machine, "fraction": fraction,
+                       "file": traces[name], "gpu_bytes": int(demands[name]["peak_demand"]["bytes"] * fraction),
+                       "largest_tensor": largest[name]}
+                row["chunks"] = replay(arguments, row, "exact")
+                row["movable"] = replay(arguments, row, "movable")
+                rows.append(row)
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+    text = report(rows, len(pairs))
+    if arguments.report:
+        with open(arguments.report, "w") as file:
+            file.write(text)
+    print(text)
+
+
+main()

@@ -2,10 +2,13 @@
 """What whole tensors in one range of GPU memory cost against chunks that lie anywhere.
 
 The pairs are those of bench/policy_grid.py: traces, machines and GPU memories. Under each policy of --policies a pair
-is simulated in chunks (`--gpu-allocator exact`, pages from anywhere) and with `--gpu-allocator movable` (whole tensors,
-others are moved to make holes). Each pair under a policy is a line of the output file; what is there already is not
+is simulated in chunks (`--gpu-allocator exact`, pages from anywhere), the same with whole tensors, and with
+`--gpu-allocator movable` (whole tensors in one range, others are moved to make holes). Each pair under a policy is a line of the output file; what is there already is not
 run again. With --every N only each N-th pair is run, which is said in the report (--report, as Markdown). Simulated
-figures: they do not depend on this computer, but a run that takes longer than --timeout is left out and counted."""
+figures: they do not depend on this computer, but a run that takes longer than --timeout is left out and counted.
+Places hardly ever recur, so a movable run has no steady state: it takes --iterations, of which the second half counts.
+Its last iteration also waits for the CPU's last updates, which a steady run overlaps with the next one. That time is a
+gap of the GPU, and what it is longer than in chunks is taken off."""
 import argparse
 import json
 import os
@@ -23,6 +26,7 @@ POLICIES = {  # moved in chunks by default, or by these options
     "belady": {"prefetch": "ordered", "chunk": "16MiB"},
     "zero-offload": {"overflow": "evict"},
 }
+WHOLE = {"chunk": "1TB"}
 LARGE = 1 / 8  # of the GPU's memory: a tensor above it may not be worth moving as a whole
 LOSS = 1.05
 
@@ -32,10 +36,13 @@ def largest_tensor(path):
     return max(line["bytes"] for line in map(json.loads, text.splitlines()) if line["kind"] == "tensor")
 
 
-def replay(arguments, row, allocator):
-    words = [word for key, value in POLICIES[row["policy"]].items() for word in ("--set", f"{key}={value}")]
+def replay(arguments, row, allocator, whole=False):
+    settings = POLICIES[row["policy"]] | (WHOLE if whole else {})
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     command = [arguments.tencache, "replay", row["file"], "-m", row["machine"], "-p", row["policy"], "--gpu-memory",
                str(row["gpu_bytes"]), "--gpu-allocator", allocator, "--no-rescale", "--json", *words]
+    if allocator == "movable":
+        command += ["--iterations", str(arguments.iterations)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.timeout)
     except subprocess.TimeoutExpired:
@@ -45,14 +52,17 @@ def replay(arguments, row, allocator):
     result = json.loads(done.stdout)
     if not result["fits"]:
         return {"reason": result.get("reason") or "does not fit"}
-    figures = {"seconds": result["iteration_seconds"], "steady": result["steady"]}
+    figures = {"seconds": result["iteration_seconds"], "gap": result["gap_seconds"],
+               "steady": result["steady"]}
     gpu = next(iter(result["allocators"].values()))
     figures.update({key: gpu[key] for key in ("holes", "moved_bytes", "moving_seconds", "placeless") if key in gpu})
     return figures
 
 
-def ratio(row):
-    return row["movable"]["seconds"] / row["chunks"]["seconds"]
+def ratio(row, to="chunks"):
+    other, movable = row[to], row["movable"]
+    drained = 0 if movable["steady"] else max(0, movable["gap"] - other["gap"])
+    return (movable["seconds"] - drained) / other["seconds"]
 
 
 def line(*cells):
@@ -65,7 +75,7 @@ def heading(*cells):
 
 def table(rows):
     text = heading("policy", "pairs", "only in chunks", "only movable", "time ÷ in chunks, median", "worst",
-                   "more than 5 % slower", "moved GB per iteration, median", "most", "moving ÷ time, median", "most")
+                   "more than 5 % slower", "time ÷ whole tensors', median", "worst", "moved GB per iteration, median", "most", "moving ÷ time, median", "most")
     for policy in POLICIES:
         of = [row for row in rows if row["policy"] == policy]
         both = list(filter(ran_twice, of))
@@ -76,9 +86,10 @@ def table(rows):
         moved = [row["movable"]["moved_bytes"] / 1e9 for row in both]
         moving = [row["movable"]["moving_seconds"] / row["movable"]["seconds"] for row in both]
         ratios = [ratio(row) for row in both]
+        to_whole = [ratio(row, "whole") for row in both if "seconds" in row["whole"]] or [float("nan")]
         text.append(line(policy, len(both), *alone, f"{statistics.median(ratios):.3f}", f"{max(ratios):.3f}",
-                         sum(1 for value in ratios if value > LOSS), f"{statistics.median(moved):.1f}",
-                         f"{max(moved):.1f}", f"{statistics.median(moving):.4f}", f"{max(moving):.4f}"))
+                         sum(1 for value in ratios if value > LOSS), f"{statistics.median(to_whole):.3f}",
+                         f"{max(to_whole):.3f}", f"{statistics.median(moved):.1f}", f"{max(moved):.1f}", f"{statistics.median(moving):.4f}", f"{max(moving):.4f}"))
     return text
 
 
@@ -104,10 +115,10 @@ def report(rows, pairs):
     if lost:
         text += ["", "More than 5 % slower:", "",
                  *heading("policy", "trace", "machine", "GPU memory ÷ peak", "time ÷ in chunks",
-                          "largest tensor ÷ GPU memory", "moved GB", "placeless")]
+                          "time ÷ whole tensors'", "largest tensor ÷ GPU memory", "moved GB", "placeless")]
         for row in lost:
             text.append(line(row["policy"], row["trace"], row["machine"], row["fraction"], f"{ratio(row):.3f}",
-                             f"{share(row):.3f}", f"{row['movable']['moved_bytes'] / 1e9:.1f}",
+                             f"{ratio(row, 'whole'):.3f}" if "seconds" in row["whole"] else "–", f"{share(row):.3f}", f"{row['movable']['moved_bytes'] / 1e9:.1f}",
                              f"{row['movable']['placeless']:.4g}"))
     return "\n".join(text) + "\n"
 
@@ -129,6 +140,7 @@ def main():
     parser.add_argument("--policies", default=",".join(POLICIES), help="of these (default: all of them)")
     parser.add_argument("--only", default="", help="only traces whose name contains this")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th pair")
+    parser.add_argument("--iterations", type=int, default=8, help="of a movable run (default: %(default)s)")
     parser.add_argument("--timeout", type=int, default=600, help="seconds of a simulation (default: %(default)s)")
     parser.add_argument("--report", help="write the report to this file")
     arguments = parser.parse_args()
@@ -150,6 +162,7 @@ def main():
                        "file": traces[name], "gpu_bytes": int(demands[name]["peak_demand"]["bytes"] * fraction),
                        "largest_tensor": largest[name]}
                 row["chunks"] = replay(arguments, row, "exact")
+                row["whole"] = replay(arguments, row, "exact", whole=True)
                 row["movable"] = replay(arguments, row, "movable")
                 rows.append(row)
                 file.write(json.dumps(row) + "\n")

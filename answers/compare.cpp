@@ -478,8 +478,8 @@ std::string text_of(const Json& value) {
 // Options of the command that change what is asked, as one would type them.
 std::string options_words(const Json& run) {
   std::vector<std::string> words;
-  for (const char* option : {"gpu_memory", "cpu_memory", "gpu_allocator", "iterations", "assume_gpu", "scale_bytes",
-                             "scale_time", "samples"}) {
+  for (const char* option : {"gpu_memory", "cpu_memory", "gpu_allocator", "run_ahead", "iterations", "assume_gpu",
+                             "scale_bytes", "scale_time", "samples"}) {
     const Json& value = member(run, option);
     if (value.is_null() || value == "1") continue;
     std::string name = option;
@@ -622,7 +622,7 @@ std::string changes_of(const ResultAnswer& result) {
   const Json run = to_json_of(result.manifest.run);
   Json changes = Json::object();
   for (const char* option :
-       {"gpu_memory", "cpu_memory", "gpu_allocator", "limits", "assume_gpu", "scale_bytes", "scale_time"}) {
+       {"gpu_memory", "cpu_memory", "gpu_allocator", "limits", "run_ahead", "assume_gpu", "scale_bytes", "scale_time"}) {
     const Json& value = member(run, option);
     if (!value.is_null() && value != "1" && !(value.is_array() && value.empty())) changes[option] = value;
   }
@@ -643,6 +643,7 @@ std::vector<CompareAnswer> comparisons_of(std::vector<ResultAnswer> results) {
       if (run.cpu_memory) title += ", CPU memory " + *run.cpu_memory;
       if (run.gpu_allocator) title += ", GPU allocator " + *run.gpu_allocator;
       for (const std::string& limit : run.limits.value_or(std::vector<std::string>())) title += ", " + limit;
+      if (run.run_ahead) title += ", run ahead " + *run.run_ahead;
     }
     groups[at->second].results.push_back(std::move(result));
   }

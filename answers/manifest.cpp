@@ -24,6 +24,7 @@ void match(Run& run, Asked& asked, const Move& move) {
   move(run.cpu_memory, asked.machine.cpu_memory);
   move(run.gpu_allocator, asked.machine.gpu_allocator);
   move(run.limits, asked.machine.limits);
+  move(run.run_ahead, asked.machine.run_ahead);
   move(run.iterations, asked.iterations);
   move(run.generate, asked.trace.generate);
   move(run.assume_gpu, asked.trace.rescale.assume_gpu);

@@ -35,14 +35,14 @@ TENCACHE_ANSWER(ManifestQuestion, trace, made_by, made_with, recorded_by, policy
 
 // The same, with what runs on hardware and samples add, prices, and where the policy's code is.
 struct ManifestRun : ManifestQuestion {
-  Absent<std::string> device, directory, sample_seed, samples, scale_bytes, scale_time, verify;
+  Absent<std::string> device, directory, run_ahead, sample_seed, samples, scale_bytes, scale_time, verify;
   Absent<std::string> prices;
   Absent<std::vector<std::string>> price;
   Absent<std::string> policy_library;
 };
 BOOST_DESCRIBE_STRUCT(ManifestRun, (ManifestQuestion),
-                      (device, directory, sample_seed, samples, scale_bytes, scale_time, verify, prices, price,
-                       policy_library))
+                      (device, directory, run_ahead, sample_seed, samples, scale_bytes, scale_time, verify, prices,
+                       price, policy_library))
 
 // SHA-256 of what was read.
 struct ManifestHashes {

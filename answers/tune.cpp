@@ -62,6 +62,7 @@ Json manifest_of(const Tuned& tuned) {
               {"tie", request.tie}};
   if (request.most_per_token) run["max_tpot"] = to_seconds(*request.most_per_token);
   Json hash = {{"traces", std::move(hashes)}, {"machine", tuned.workloads.front().machine_sha256}};
+  if (!scenario.machine.run_ahead.empty()) run["run_ahead"] = scenario.machine.run_ahead;
   if (!scenario.trace.rescale.assume_gpu.empty()) run["assume_gpu"] = scenario.trace.rescale.assume_gpu;
   if (scenario.trace.rescale.no_rescale) run["no_rescale"] = true;
   if (!request.from_deepspeed.empty()) {

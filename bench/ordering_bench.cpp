@@ -1,5 +1,5 @@
-// What the order of an op costs (core/ordering.h): four uses, two reads and two writes, among as many tensors as a model
-// has; nothing has to be waited for.
+// What the order of an op costs (core/ordering.h): four uses, two reads and two writes, among as many tensors as a
+// model has; nothing has to be waited for.
 #include <benchmark/benchmark.h>
 
 #include "core/ordering.h"

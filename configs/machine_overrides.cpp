@@ -1,11 +1,13 @@
 #include "configs/machine_overrides.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "configs/gpu_yaml.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {
@@ -99,6 +101,21 @@ void find_memory_bandwidth(MachineSpec& machine) {
 void limit_link(MachineSpec& machine, const std::string& option, const std::string& limit) {
   set_limit(machine, option, limit);
   for (MachineSpec& rank : machine.other_ranks) set_limit(rank, option, limit);
+}
+
+void override_run_ahead(MachineSpec& machine, const std::string& option, const std::string& ops) {
+  if (ops.empty()) return;
+  const std::optional<std::uint32_t> count = parse_number<std::uint32_t>(ops);
+  if (!count || *count > most_run_ahead) {
+    throw Error(option + " " + ops + ": write a count of ops from 0 to " + std::to_string(most_run_ahead) +
+                ", such as 256; 0 waits for each op");
+  }
+  const auto set = [&](MachineSpec& rank) {
+    rank.run_ahead.ops = *count;
+    std::erase_if(rank.facts, [](const Fact& fact) { return fact.path == "run_ahead.ops"; });
+  };
+  set(machine);
+  for (MachineSpec& rank : machine.other_ranks) set(rank);
 }
 
 std::string sha256_of_machine(const MachineSpec& machine) {

@@ -1,4 +1,5 @@
-// What a user changes of a machine without writing a file: memory sizes, how GPU memory is laid out, slower links.
+// What a user changes of a machine without writing a file: memory sizes, how GPU memory is laid out, slower links, how far
+// the host runs ahead.
 #pragma once
 
 #include <array>
@@ -25,6 +26,8 @@ void override_allocator(MachineSpec& machine, const std::string& option, const s
 void find_memory_bandwidth(MachineSpec& machine);
 // "h2d=12GB/s": the link is no faster than that.
 void limit_link(MachineSpec& machine, const std::string& option, const std::string& limit);
+// A count of ops (RunAhead::ops); an empty text leaves it as it is.
+void override_run_ahead(MachineSpec& machine, const std::string& option, const std::string& ops);
 
 // Of the machine's file; where that builds on others, of the SHA-256 of all of them.
 std::string sha256_of_machine(const MachineSpec& machine);

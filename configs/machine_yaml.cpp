@@ -18,10 +18,11 @@ constexpr std::uint32_t max_ranks = 64;
 constexpr std::uint32_t max_base_files = 8;
 
 const std::vector<std::string> machine_keys = {
-    "name",         "description", "base", "gpu",   "tiers",       "resources",        "links", "staging",
-    "initial_tier", "cpu",         "host", "ranks", "issue_ahead", "copies_in_flight", "price"};
+    "name",         "description", "base", "gpu",   "tiers",       "resources",        "links",     "staging",
+    "initial_tier", "cpu",         "host", "ranks", "issue_ahead", "copies_in_flight", "run_ahead", "price"};
 const std::vector<std::string> rank_keys = {"gpu",          "tiers", "resources", "links",       "staging",
-                                            "initial_tier", "cpu",   "host",      "issue_ahead", "copies_in_flight"};
+                                            "initial_tier", "cpu",   "host",      "issue_ahead", "copies_in_flight",
+                                            "run_ahead"};
 
 template <typename Part>
 std::vector<std::string> names_of(const std::vector<Part>& parts) {
@@ -49,6 +50,11 @@ class RankReader {
       const YamlMap host(keys.layers_of("host"), "host", {"per_module", "per_transfer"});
       figures_.take(host, "per_module", "host.", machine_.host_module_ns, &FigureReader::duration);
       figures_.take(host, "per_transfer", "host.", machine_.host_transfer_ns, &FigureReader::duration);
+    }
+    if (keys.get("run_ahead")) {
+      const YamlMap run_ahead(keys.layers_of("run_ahead"), "run_ahead", {"ops", "time"});
+      figures_.take(run_ahead, "ops", "run_ahead.", machine_.run_ahead.ops, &FigureReader::count, 0, most_run_ahead);
+      figures_.take(run_ahead, "time", "run_ahead.", machine_.run_ahead.time_ns, &FigureReader::duration);
     }
     figures_.take(keys, "issue_ahead", "", machine_.issue_ahead, &FigureReader::count, 1, 1000);
     figures_.take(keys, "copies_in_flight", "", machine_.copies_in_flight, &FigureReader::count, 1, 1000);

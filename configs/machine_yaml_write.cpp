@@ -140,7 +140,7 @@ class RankWriter {
   Entries top() const {
     std::string gpu = machine_.gpu.empty() ? "" : quote(machine_.gpu);
     if (!machine_.lane_uses[0].empty()) gpu = map({{"name", gpu}, {"uses", uses(machine_.lane_uses[0])}});
-    std::string staging, cpu, host;
+    std::string staging, cpu, host, run_ahead;
     if (machine_.staging.count != 0) {
       staging = map({{"tier", machine_.tiers[machine_.staging.tier].name},
                      {"count", figure("staging.count", std::to_string(machine_.staging.count))},
@@ -160,13 +160,18 @@ class RankWriter {
       host = map({{"per_module", figure("host.per_module", write_duration(machine_.host_module_ns))},
                   {"per_transfer", figure("host.per_transfer", write_duration(machine_.host_transfer_ns))}});
     }
+    if (machine_.run_ahead != RunAhead{}) {
+      run_ahead = map({{"ops", figure("run_ahead.ops", std::to_string(machine_.run_ahead.ops))},
+                       {"time", figure("run_ahead.time", write_duration(machine_.run_ahead.time_ns))}});
+    }
     return {{"gpu", gpu},
             {"staging", staging},
             {"initial_tier", machine_.initial_tier == no_tier ? "" : machine_.tiers[machine_.initial_tier].name},
             {"cpu", cpu},
             {"host", host},
             {"issue_ahead", figure("issue_ahead", std::to_string(machine_.issue_ahead))},
-            {"copies_in_flight", figure("copies_in_flight", std::to_string(machine_.copies_in_flight))}};
+            {"copies_in_flight", figure("copies_in_flight", std::to_string(machine_.copies_in_flight))},
+            {"run_ahead", run_ahead}};
   }
 
   // The value, with where it comes from if that is known.

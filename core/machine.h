@@ -67,14 +67,23 @@ struct MoveCommand {
   LinkId link = no_link;  // for a copy that will come over it; no_link: for an op on lane 0
 };
 
-enum class CompletionStatus : std::uint8_t { done, cancelled, failed };
+// What the completion of a copy or an op says. over: the work is over. ordered: whatever is submitted, executed, mapped
+// or unmapped from now on comes after that work; when it was over is said later (CompletionStatus::observed) and decides
+// nothing. What is over is ordered.
+enum class Completes : std::uint8_t { over, ordered };
+
+// observed: only of a machine that completes in order: when a copy or op was over that was `done` before; once for each.
+enum class CompletionStatus : std::uint8_t { done, cancelled, failed, observed };
 
 struct Completion {
   Fence fence = 0;
   Tag tag = 0;
   CompletionStatus status = CompletionStatus::done;
   Nanoseconds start_ns = 0;  // when the link or lane began it
-  Nanoseconds end_ns = 0;    // when it was over; never decreases from one completion to the next
+  Nanoseconds end_ns = 0;    // when it was over, or ordered; never decreases from one completion to the next
+  // observed: on what the work waited last, a lane of core/timeline.h, and until when; on nothing: until 0.
+  std::uint8_t waited_for = 0;
+  Nanoseconds waited_until_ns = 0;
 };
 
 class Machine {
@@ -90,6 +99,8 @@ class Machine {
   // Waits for the next completion. False when nothing is under way.
   virtual bool wait(Completion& completion) = 0;
   virtual Nanoseconds now() const = 0;
+  // Never changes.
+  virtual Completes completes() const { return Completes::over; }
   // Why the last work that failed did, for messages: what, where; empty where that is not known.
   virtual std::string last_error() const { return {}; }
   // Whether its ops touch no data, so that one may run before what it reads has arrived (Layout::overlap_faults). It

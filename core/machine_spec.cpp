@@ -37,6 +37,7 @@ void MachineSpec::validate() const {
   if (tiers.empty() || tiers[0].kind != TierKind::gpu) refuse("the first tier must be of kind gpu");
   if (tiers.size() > max_tiers) refuse("at most " + std::to_string(max_tiers) + " tiers are possible");
   if (links.size() > max_links) refuse("at most " + std::to_string(max_links) + " links are possible");
+  if (run_ahead.ops > 0 && run_ahead.time_ns <= 0) refuse("run_ahead.time must be above 0");
   std::set<std::string> names;
   for (const Tier& tier : tiers) {
     if (tier.capacity == 0) refuse("tier '" + tier.name + "' has no capacity");

@@ -113,6 +113,20 @@ struct CpuRates {
   bool can_compute() const { return flops_per_second > 0 && bandwidth > 0; }
 };
 
+// How far a program's thread goes on ahead of the GPU: an op is launched while fewer than `ops` launched ones are not
+// over and their durations are less than `time_ns` (above 0), or there is one of them at most. ops 0: not at all, each
+// op is waited for. A copy between GPU and CPU memory is handed to its stream while fewer than `copies` are not over
+// there, or less data than flows in `copies_ns`: enough to keep the link busy while the host decides, and no more,
+// because urgent ones wait behind.
+inline constexpr std::uint32_t most_run_ahead = 1'000'000;
+struct RunAhead {
+  std::uint32_t ops = 0;
+  Nanoseconds time_ns = 2'000'000;
+  std::uint32_t copies = 2;
+  Nanoseconds copies_ns = 400'000;
+  bool operator==(const RunAhead&) const = default;
+};
+
 // What an hour of the whole machine costs, all its ranks together; 0: unknown. Source and date are facts.
 struct Price {
   double on_demand = 0;
@@ -138,6 +152,7 @@ struct MachineSpec {
   std::uint32_t copies_in_flight = 1;  // transfers handed to a link at once
   Nanoseconds host_module_ns = 0;      // host time that a policy driven by module hooks adds per module call
   Nanoseconds host_transfer_ns = 0;    // host time that each copy costs the GPU's lane: mapping, waking up
+  RunAhead run_ahead = {};             // simulated machines only (sim/ordered_machine.h)
   // Shared resources that a lane's op occupies while it runs (its bytes over its duration): CPU Adam and DRAM.
   std::array<std::vector<std::uint8_t>, 2> lane_uses;  // 0: GPU, 1: CPU
   Price price;

@@ -1,10 +1,10 @@
 // The order that work on memory needs where a machine's completions promise order instead of being over (Completes,
-// core/machine.h). Used by the executor and by the simulator.
+// core/machine.h). The simulator uses it (sim/ordered_machine.h).
 //
-// A *line* is a stream of a device or a thread of the host: its works run one after the other, and lines run beside each
-// other. A *ticket* names a work: the n-th of its line. Waiting for a ticket is waiting for all that its line was given
-// up to there. What a work waits for is found in two steps: RegionTickets lists the accesses to the same bytes that
-// conflict with its own, LineClocks leaves those that its line is not behind already. For each work, in order of
+// A *line* is a stream of a device or a thread of the host: its works run one after the other, and lines run beside
+// each other. A *ticket* names a work: the n-th of its line. Waiting for a ticket is waiting for all that its line was
+// given up to there. What a work waits for is found in two steps: RegionTickets lists the accesses to the same bytes
+// that conflict with its own, LineClocks leaves those that its line is not behind already. For each work, in order of
 // submission:
 //
 //   waits.clear();
@@ -20,8 +20,8 @@
 // few.
 //
 // Neither a clock nor threads: calls come from one thread at a time, the caller has the lock. Nothing throws but for
-// want of memory; a ticket that was never given out is a bug (TENCACHE_CHECK). When the sets of lines and extents do not
-// grow any more, nothing is allocated.
+// want of memory; a ticket that was never given out is a bug (TENCACHE_CHECK). When the sets of lines and extents do
+// not grow any more, nothing is allocated.
 //
 // Source: happens-before of L. Lamport, "Time, clocks, and the ordering of events in a distributed system" (1978), with
 // the vector clocks of F. Mattern, "Virtual time and global states of distributed systems" (1989).
@@ -86,7 +86,8 @@ class LineClocks {
 
   // The line is given its next work.
   Ticket next(Line line) { return {line, ++lines_[line].last}; }
-  // The last work that it was given: what somebody waits for who cannot name the works (a kernel that nobody announced).
+  // The last work that it was given: what somebody waits for who cannot name the works (a kernel that nobody
+  // announced).
   Ticket last(Line line) const { return {line, lines_[line].last}; }
 
   // The ticket's work is over before the line's next one begins, without another wait.
@@ -131,8 +132,8 @@ class LineClocks {
 // tickets.
 class RegionTickets {
  public:
-  // Adds the tickets that an access must come after: a read the last write (RAW), a write that write (WAW) and the reads
-  // since (WAR). Those of `line` itself are left out.
+  // Adds the tickets that an access must come after: a read the last write (RAW), a write that write (WAW) and the
+  // reads since (WAR). Those of `line` itself are left out.
   void before(Extent extent, bool write, Line line, Waits& waits) const;
   // That work accesses the extent; it waits for what `before` said, or is behind it already.
   void after(Extent extent, bool write, Ticket ticket);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/engine/engine.h"
-#include "sim/sim_machine.h"
+#include "sim/simulated_rank.h"
 
 namespace tencache {
 namespace {
@@ -47,7 +47,8 @@ bool memories_hold_all(const Trace& trace, const MachineSpec& machine) {
 
 Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& candidate,
                    const RehearsalLimits& limits) {
-  SimMachine simulated(machine);
+  SimulatedRank rank(machine);
+  Machine& simulated = rank.port();
   Nanoseconds begin_ns = 0, settled_ns = 0;  // of the present iteration; of the first that counts
   EngineOptions options;
   options.on_iteration = [&](std::uint64_t iteration) {
@@ -55,6 +56,7 @@ Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& c
     if (iteration == limits.settling) settled_ns = begin_ns;
   };
   Engine engine(machine, simulated, candidate, &program, std::move(options));
+  rank.look_at(engine.memory());
   std::uint64_t events = 0;
   bool fits = true;
   const auto hopeless = [&] {
@@ -68,14 +70,16 @@ Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& c
   // on the CPU that the next one hides. Where storage takes part schedules settle late, and what is still to be done
   // then stands for what they have put off.
   const std::uint64_t next = memories_hold_all(program.trace, machine) ? 1 : 0;
-  const auto done = [&] { return engine.finished() || engine.iteration() >= limits.iterations; };
+  const auto done = [&] { return engine.settled() || engine.iterations_counted() >= limits.iterations; };
   try {
     engine.start({.max_iterations = limits.iterations + next, .until_steady = true});
     Completion completion;
     for (; !done() && events < limits.events && !hopeless();) {
       if (simulated.wait(completion)) {
         engine.handle(completion);
-        ++events;
+        if (completion.status != CompletionStatus::observed) ++events;
+      } else if (engine.finished()) {
+        engine.settle();
       } else if (!engine.stand_still()) {
         engine.throw_out_of_memory();
       }

@@ -11,7 +11,7 @@
 namespace tencache {
 namespace {
 
-constexpr std::size_t lanes = lane_count;
+constexpr std::size_t lanes = SimWorld::host_lane + std::size_t{1};
 
 constexpr Nanoseconds never = SimServer::never;
 constexpr Nanoseconds too_late = never - 1;  // the clock would pass longest_clock_ns before
@@ -84,6 +84,7 @@ Bandwidth SimWorld::make_bandwidth(const std::vector<const MachineSpec*>& ranks)
     };
     for (const auto& of_lane : spec->lane_uses) add(of_lane, 0);
     add({}, 0);  // the communication lane: its ranks' interconnect is in its ops' durations
+    add({}, 0);  // the host lane
     for (const Link& link : spec->links) add(link.uses, link.bandwidth);
   }
   return Bandwidth(std::move(capacities), std::move(uses), std::move(usual_caps));
@@ -100,7 +101,7 @@ Fence SimWorld::submit(std::size_t rank, const CopyCommand& copy, Tag tag, const
   job.fixed_ns = copy.setup_ns + link.latency_ns + fault.delay_ns;
   job.cap = std::max<BytesPerSecond>(1, cap_of_copy(link, copy.bytes, copy.memory) / fault.slow_factor);
   job.fails = fault.failure.has_value();
-  if (ranks_[rank].spec->host_transfer_ns > 0) ++ranks_[rank].uncharged;
+  if (ranks_[rank].spec->host_transfer_ns > 0 && ranks_[rank].spec->run_ahead.ops == 0) ++ranks_[rank].uncharged;
   return take_up(server);
 }
 
@@ -109,7 +110,7 @@ Fence SimWorld::execute(std::size_t rank, const OpCommand& op, Tag tag) {
   SimServer::Job& job = servers_[server].jobs.emplace_back();
   job.tag = tag;
   job.fixed_ns = op.duration_ns;
-  if (op.lane == 0) {
+  if (op.lane == gpu_lane && ranks_[rank].spec->run_ahead.ops == 0) {
     Rank& at = ranks_[rank];
     job.fixed_ns += at.spec->host_transfer_ns * static_cast<Nanoseconds>(std::exchange(at.uncharged, 0));
   }

@@ -15,8 +15,9 @@
 // known, that traffic flows over them at most at bytes / duration: alone the op takes exactly its duration, beside
 // copies longer, and they do too.
 // What each copy costs the host (`host_transfer_ns`) is added to the next thing that the rank's GPU lane does, an op or
-// a gap: the thread that submits copies is the one that runs ops. Ops with a rendezvous start when each rank that
-// `meet` names has come to its own.
+// a gap: the thread that submits copies is the one that runs ops. Of a rank that runs ahead sim/ordered_machine.h adds
+// it, on the host lane: the program's thread.
+// Ops with a rendezvous start when each rank that `meet` names has come to its own.
 //
 // Moves. A chunk that moves within the memory of tier 0 is read and written there once, at the tier's bandwidth. The
 // lane or link that needs the room does it, in order: a lane as an op with that traffic, a link in place of data.
@@ -39,6 +40,9 @@ namespace tencache {
 
 class SimWorld {
  public:
+  // Beside the lanes of core/timeline.h.
+  static constexpr std::uint8_t host_lane = lane_count;
+
   // One machine a rank. Resources with the same `shared` number are one; throws Error if their bandwidths differ. The
   // specs must outlive the world.
   explicit SimWorld(std::vector<const MachineSpec*> ranks);

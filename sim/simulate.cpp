@@ -8,12 +8,12 @@
 
 #include "core/error.h"
 #include "sim/rehearse.h"
-#include "sim/sim_machine.h"
+#include "sim/simulated_rank.h"
 
 namespace tencache {
 namespace {
 
-void add_counts(const SimMachine& machine, FaultCounts& counts) {
+void add_counts(const SimulatedRank& machine, FaultCounts& counts) {
   const FaultCounts more = machine.fault_counts();
   for (std::size_t kind = 0; kind < counts.size(); ++kind) counts[kind] += more[kind];
 }
@@ -24,7 +24,7 @@ class Ranks {
       : runs_(runs), limits_(limits), world_(specs(runs)) {
     tell_rendezvous();
     for (std::size_t rank = 0; rank < runs.size(); ++rank) {
-      machines_.push_back(std::make_unique<SimMachine>(world_, rank, faults));
+      machines_.push_back(std::make_unique<SimulatedRank>(world_, rank, faults));
       EngineOptions options = runs[rank].options;
       if (!options.rehearse) options.rehearse = rehearse;
       if (rank == 0 && limits.until_steady) {
@@ -33,8 +33,9 @@ class Ranks {
           look_for_recurrence();
         };
       }
-      engines_.push_back(std::make_unique<Engine>(*runs[rank].machine, *machines_[rank], *runs[rank].policy,
+      engines_.push_back(std::make_unique<Engine>(*runs[rank].machine, machines_[rank]->port(), *runs[rank].policy,
                                                   runs[rank].program, std::move(options)));
+      machines_[rank]->look_at(engines_[rank]->memory());
     }
   }
 
@@ -45,14 +46,17 @@ class Ranks {
         engines_[rank]->start({.max_iterations = limits_.max_iterations, .until_steady = false});
       }
       Completion completion;
-      while (!all_finished()) {
-        if (world_.wait(rank, completion)) {
-          if (!engines_[rank]->finished()) engines_[rank]->handle(completion);  // what it leaves behind ends unseen
+      while (!all(&Engine::settled)) {
+        if (wait(rank, completion)) {
+          engines_[rank]->handle(completion);  // what a finished one leaves behind ends unseen
           if (period_) end_period();
+        } else if (all(&Engine::finished)) {
+          break;
         } else {
           stand_still(rank);
         }
       }
+      for (const auto& engine : engines_) engine->settle();
     } catch (const OutOfMemory& error) {
       return misfit(rank, error);
     }
@@ -120,8 +124,22 @@ class Ranks {
     }
   }
 
-  bool all_finished() const {
-    return std::all_of(engines_.begin(), engines_.end(), [](const auto& engine) { return engine->finished(); });
+  bool all(bool (Engine::*is)() const) const {
+    return std::all_of(engines_.begin(), engines_.end(), [is](const auto& engine) { return (*engine.*is)(); });
+  }
+
+  // The next completion for an engine. False when nothing can complete any more.
+  bool wait(std::size_t& rank, Completion& completion) {
+    while (true) {
+      for (rank = 0; rank < machines_.size(); ++rank) {
+        OrderedMachine* const ordered = machines_[rank]->ordered();
+        if (ordered != nullptr && ordered->next(completion)) return true;
+      }
+      if (!world_.wait(rank, completion)) return false;
+      OrderedMachine* const ordered = machines_[rank]->ordered();
+      if (ordered == nullptr) return true;
+      ordered->take(completion);
+    }
   }
 
   // Nothing can complete: starts what can be started after all, or says why the run cannot go on. `rank`: the one at
@@ -165,7 +183,7 @@ class Ranks {
       };
       now.iterations.push_back(engines_[rank]->iteration());
       mix(engines_[rank]->state_hash(world_.now()));
-      mix(machines_[rank]->state());
+      mix(machines_[rank]->port().state());
       mix(now.iterations[rank] - now.iterations[0]);
     }
     // Each rank must have a boundary of its own to count from.
@@ -197,7 +215,7 @@ class Ranks {
   RunLimits limits_;
   SimWorld world_;
   std::map<NameId, std::vector<std::size_t>> parties_;  // ranks that have the key
-  std::vector<std::unique_ptr<SimMachine>> machines_;
+  std::vector<std::unique_ptr<SimulatedRank>> machines_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<Boundary> boundaries_;
   std::optional<Boundary> period_;
@@ -207,9 +225,10 @@ class Ranks {
 
 RunResult simulate(const Program& program, const MachineSpec& machine, Policy& policy, const RunLimits& limits,
                    EngineOptions options, SimulatedFaults* faults) {
-  SimMachine simulated(machine, faults != nullptr ? faults->plan : nullptr);
+  SimulatedRank simulated(machine, faults != nullptr ? faults->plan : nullptr);
   if (!options.rehearse) options.rehearse = rehearse;
-  Engine engine(machine, simulated, policy, &program, std::move(options));
+  Engine engine(machine, simulated.port(), policy, &program, std::move(options));
+  simulated.look_at(engine.memory());
   RunResult result = engine.run(limits);
   if (faults != nullptr) add_counts(simulated, faults->counts);
   return result;

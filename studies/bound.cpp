@@ -261,6 +261,7 @@ class RankBound {
       double held = capacity;
       if (machine_.staging.count > 0 && inside[machine_.staging.tier])
         held += static_cast<double>(machine_.staging.all_bytes());
+      held += held_by_copies_under_way();
       const Border in = border_of(machine_, inside, Crossing::in), out = border_of(machine_, inside, Crossing::out);
       const Border both = border_of(machine_, inside, Crossing::both);
       add_need(name_of(tiers, "fetch", "read"), tiers, in, held, {Crossing::in, with_cpu});
@@ -287,6 +288,18 @@ class RankBound {
       need.held += border.burst;
       add(border.sustained);
     }
+  }
+  // Where the host runs ahead, the room of a copy's source is free when it is handed to its stream.
+  double held_by_copies_under_way() const {
+    if (machine_.run_ahead.ops == 0) return 0;
+    Bytes largest = 0;
+    for (const Tensor& tensor : trace_.trace->tensors) largest = std::max(largest, tensor.bytes);
+    double held = 0;
+    for (const Link& link : machine_.links) {
+      held += (machine_.run_ahead.copies + 1.0) * static_cast<double>(largest) +
+              static_cast<double>(link.bandwidth) * to_seconds(machine_.run_ahead.copies_ns);
+    }
+    return held;
   }
   std::string name_of(const std::vector<TierId>& inside, const char* around_gpu, const char* further) const {
     if (inside.size() == 1) return around_gpu;

@@ -15,6 +15,11 @@ OpKind bound_kind_of(const Trace& trace, const Op& op, const MachineSpec& machin
 
 namespace {
 
+// What the op takes of its lane. A host that runs ahead passes the GPU's gaps while the GPU works.
+Nanoseconds time_of(const Op& op, const MachineSpec& machine) {
+  return op.device == Device::gpu && machine.run_ahead.ops > 0 ? op.duration_ns : op.occupied_ns();
+}
+
 void mark(Touch& touch, OpKind kind, const Use& use) {
   const bool output = use.write && !use.read;
   if (kind == OpKind::gpu) {
@@ -42,7 +47,11 @@ bool waits_for_gpu(std::span<const Use> uses, const std::vector<GpuUse>& by_gpu)
 class Chains {
  public:
   Chains(const Trace& trace, const MachineSpec& machine, const Schedule& schedule)
-      : trace_(trace), schedule_(schedule), first_(trace.tensors.size()), last_(trace.tensors.size()) {
+      : trace_(trace),
+        machine_(machine),
+        schedule_(schedule),
+        first_(trace.tensors.size()),
+        last_(trace.tensors.size()) {
     double before = 0;
     for (OpIndex index = 0; index < trace.ops.size(); ++index) {
       const Op& op = trace.ops[index];
@@ -52,7 +61,7 @@ class Chains {
         first.use = std::min(first.use, before);
         if (use.write) first.write = std::min(first.write, before);
       }
-      before += static_cast<double>(op.occupied_ns());
+      before += duration_of(index);
     }
   }
 
@@ -84,7 +93,7 @@ class Chains {
   struct Times {
     double use = forever, write = forever;
   };
-  double duration_of(OpIndex index) const { return static_cast<double>(trace_.ops[index].occupied_ns()); }
+  double duration_of(OpIndex index) const { return static_cast<double>(time_of(trace_.ops[index], machine_)); }
   // GPU time that has passed when the CPU op can begin; -forever: it waits for nothing of this iteration.
   double ready_ns(OpIndex index) const {
     double ready = -forever;
@@ -105,6 +114,7 @@ class Chains {
   }
 
   const Trace& trace_;
+  const MachineSpec& machine_;
   const Schedule& schedule_;
   std::vector<Times> first_, last_;  // by tensor, of fixed GPU ops: the first of the iteration, the last so far
   double gpu_ns_ = 0, cpu_ns_ = 0;
@@ -144,7 +154,7 @@ BoundTrace::BoundTrace(const Trace& of, const MachineSpec& machine) : trace(&of)
     for (OpIndex index = unit.first; index < unit.end; ++index) {
       const Op& op = of.ops[index];
       const OpKind kind = bound_kind_of(of, op, machine);
-      const Nanoseconds time_ns = op.occupied_ns();
+      const Nanoseconds time_ns = time_of(op, machine);
       const bool waits = kind != OpKind::gpu && waits_for_gpu(schedule.uses(index), by_gpu);
       if (kind == OpKind::gpu) unit.gpu_ns += time_ns;
       if (kind == OpKind::movable) {

@@ -38,9 +38,10 @@ struct MachineChoice {
   std::string gpu_memory = {}, cpu_memory = {};    // sizes; empty: the machine's
   std::string gpu_allocator = {};                  // configs/machine_overrides.h; empty: the machine's
   std::vector<std::string> limits = {};            // LINK=BANDWIDTH each
+  std::string run_ahead = {};                      // a count of ops; empty: the machine's
 
   bool changed() const {
-    return !gpu_memory.empty() || !cpu_memory.empty() || !gpu_allocator.empty() || !limits.empty();
+    return !gpu_memory.empty() || !cpu_memory.empty() || !gpu_allocator.empty() || !limits.empty() || !run_ahead.empty();
   }
 };
 

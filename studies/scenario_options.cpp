@@ -35,6 +35,8 @@ void add_machine_choice_options(QuestionOptions& options, Scenario& scenario) {
                "How GPU memory is laid out where the policy does not say: exact (pages from anywhere), caching "
                "(PyTorch's allocator), or movable (one range, whole tensors, which are moved to make holes)");
   add_limit_option(options, scenario.machine);
+  options.word("--run-ahead", scenario.machine.run_ahead,
+               "Ops that the program's thread launches ahead of the GPU, such as 256; 0: each is waited for");
   options.word("--assume-gpu", scenario.trace.rescale.assume_gpu,
                "The GPU that the trace's durations are of, where it does not say");
   options.flag("--no-rescale", scenario.trace.rescale.no_rescale,

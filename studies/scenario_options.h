@@ -16,7 +16,7 @@ void choose_trace(TraceChoice& trace, const std::string& word, const GivenTraces
 void add_memory_options(QuestionOptions& options, MachineChoice& machine);
 // --limit LINK=BANDWIDTH, any number.
 void add_limit_option(QuestionOptions& options, MachineChoice& machine);
-// --machine [--gpu-memory] [--cpu-memory] [--limit] [--assume-gpu] [--no-rescale]
+// --machine [--gpu-memory] [--cpu-memory] [--limit] [--run-ahead] [--assume-gpu] [--no-rescale]
 void add_machine_choice_options(QuestionOptions& options, Scenario& scenario);
 // The same options as `tencache generate` (but for --seed, which is that of samples elsewhere) of a question about a
 // trace or else a model: what is given is added to `settings`.

@@ -403,6 +403,7 @@ std::string replay_command(const Tuned& tuned, const Candidate& candidate, std::
   if (!machine.gpu_memory.empty()) command += " --gpu-memory " + quoted_word(machine.gpu_memory);
   if (!machine.cpu_memory.empty()) command += " --cpu-memory " + quoted_word(machine.cpu_memory);
   for (const std::string& limit : machine.limits) command += " --limit " + quoted_word(limit);
+  if (!machine.run_ahead.empty()) command += " --run-ahead " + quoted_word(machine.run_ahead);
   if (!trace.rescale.assume_gpu.empty()) command += " --assume-gpu " + quoted_word(trace.rescale.assume_gpu);
   if (trace.rescale.no_rescale) command += " --no-rescale";
   if (scenario.iterations != 0) command += fmt::format(" --iterations {}", scenario.iterations);

@@ -55,6 +55,7 @@ void change_machine(MachineSpec& machine, const MachineChoice& choice, const Cha
   override_allocator(machine, names.gpu_allocator, choice.gpu_allocator);
   find_memory_bandwidth(machine);
   for (const std::string& limit : choice.limits) limit_link(machine, names.limit + limit, limit);
+  override_run_ahead(machine, "--run-ahead", choice.run_ahead);
 }
 
 MachineSpec load_machine(const MachineChoice& choice, std::string* sha256) {
@@ -173,6 +174,10 @@ std::string machine_title(const Workload& workload) {
     const auto link = std::ranges::find(machine.links, limit.substr(0, limit.find('=')), &Link::name);
     if (link == machine.links.end()) continue;
     changes.push_back(link->name + " at most " + format_bandwidth(link->bandwidth));
+  }
+  if (!choice.run_ahead.empty()) {
+    changes.push_back(machine.run_ahead.ops == 0 ? "each op waited for"
+                                                 : std::to_string(machine.run_ahead.ops) + " ops run ahead");
   }
   return printable(machine.name) + (changes.empty() ? "" : " with " + join(changes));
 }

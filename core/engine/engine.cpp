@@ -54,7 +54,7 @@ void Engine::take(const Completion& completion) {
     case TagKind::op: {
       const std::uint8_t lane = static_cast<std::uint8_t>(value & 0xff);
       if (completion.status != CompletionStatus::done) throw_op_failed(lane);
-      runner_.computed(lane, completion.start_ns, completion.end_ns);
+      runner_.computed(lane, completion);
       break;
     }
     case TagKind::gap: {
@@ -65,6 +65,21 @@ void Engine::take(const Completion& completion) {
       break;
     }
   }
+}
+
+void Engine::take(const input::Observed& observed) {
+  const Completion& over = observed.completion;
+  if (tag_kind(over.tag) == TagKind::transfer) {
+    state_.ledger.observe_copy(over);
+    return;
+  }
+  DeviceWait waited{.until_ns = over.waited_until_ns};
+  if (over.waited_for >= first_link_lane) {
+    waited.cause = cause_of(state_.spec, static_cast<LinkId>(over.waited_for - first_link_lane));
+  } else {
+    waited.cause = over.waited_for == communication_lane ? StallCause::collective : StallCause::cpu_compute;
+  }
+  state_.ledger.observe_op(static_cast<std::uint8_t>(tag_value(over.tag) & 0xff), over, waited);
 }
 
 void Engine::throw_op_failed(std::uint8_t lane) {
@@ -213,13 +228,16 @@ RunResult Engine::run(const RunLimits& limits) {
   try {
     start(limits);
     Completion completion;
-    while (!finished_) {
+    while (!settled()) {
       if (state_.machine.wait(completion)) {
         handle(completion);
+      } else if (finished_) {
+        break;
       } else if (!stand_still()) {
         throw_out_of_memory();
       }
     }
+    settle();
   } catch (const OutOfMemory& error) {
     give_up(error);
   }
@@ -373,7 +391,7 @@ bool Engine::blocked(std::uint8_t index, OpIndex next) {
   OpLane& lane = state_.lanes[index];
   const std::optional<StallCause> cause = state_.program->blocked_by(index, state_.lanes);
   if (lane.blocked_since_ns >= 0 && cause != lane.blocked_by) {
-    if (index == gpu_lane && lane.active.empty() && state_.moment.now > state_.ledger.idle_since(index)) {
+    if (index == gpu_lane && lane.active.empty()) {
       state_.ledger.gap(index, lane.blocked_since_ns, none, lane.blocked_by == StallCause::cpu_optimizer);
       state_.ledger.stall(index, state_.moment.now, lane.blocked_by, next);
     }

@@ -57,16 +57,28 @@ class Engine {
 
   // A logged input, as the calls below and completions are: all go through one door, `enter`.
   void handle(Input input);
-  void handle(const Completion& completion) { enter(completion.end_ns, completion); }
+  void handle(const Completion& completion) {
+    if (completion.status == CompletionStatus::observed) {
+      enter(completion.end_ns, input::Observed{completion});
+    } else if (!finished_) {
+      enter(completion.end_ns, completion);
+    }
+  }
 
   // ---- Owned program. Persistent tensors are laid out where the policy or the machine says, then it runs.
   // A trace that does not fit is a result (`fits` false), not an exception. Call once.
   RunResult run(const RunLimits& limits);
 
-  // The same in steps, for who drives several engines on one clock: `start`; then, until `finished()`, completions to
-  // `handle`, or `stand_still` when nothing can complete any more. Both throw OutOfMemory, the reason for `give_up`.
+  // The same in steps, for who drives several engines on one clock: `start`; then, until `settled()`, completions to
+  // `handle`, or, until `finished()`, `stand_still` when nothing can complete any more. Both throw OutOfMemory, the
+  // reason for `give_up`.
   void start(const RunLimits& limits);
   bool finished() const { return finished_; }
+  // And all that counts was observed: true at once where completions say what is over. Until then completions go on
+  // coming to `handle`, which takes observations alone from a finished engine.
+  bool settled() const { return finished_ && state_.ledger.settled(); }
+  // Nothing can be observed any more: figures are complete as far as they can be.
+  void settle() { state_.ledger.settle(); }
   // Starts what can be started after all; false if there is nothing of that kind.
   bool stand_still();
   // An op waits for memory.
@@ -77,6 +89,8 @@ class Engine {
   void finish_period(std::size_t first_boundary);
   // Iterations done.
   std::uint64_t iteration() const { return state_.moment.iteration; }
+  // Those of them whose figures are complete.
+  std::uint64_t iterations_counted() const { return state_.ledger.iterations(); }
   // A hash of what decides what happens next, but for the machine: residency in its order, transfers, lanes, the
   // policy's fingerprint; times relative to `now`. Left out: the order of queues, and priority and purpose of what is
   // in them.
@@ -160,6 +174,7 @@ class Engine {
   // One for each kind of input; what they take may be moved from.
   void take(const Completion& completion);
   void take(input::Standstill&) { lift_standstill(); }
+  void take(const input::Observed& observed);
   void take(input::Create& create);
   void take(input::Stored& stored);
   void take(input::Destroy& destroy);

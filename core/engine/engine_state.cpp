@@ -26,6 +26,9 @@ std::vector<std::uint8_t> start_of_whole_tensors(const std::vector<Tensor>& tens
 void lay_out_movable(const MachineSpec& spec, const Machine& machine, const Program* program, Layout& layout) {
   const std::string tier =
       "machine '" + spec.name + "': tier '" + spec.tiers[0].name + "' has the allocator 'movable', ";
+  if (spec.run_ahead.ops > 0) {
+    throw Error(tier + "and the host runs ahead (`run_ahead`), which no simulation has together yet: leave one out");
+  }
   if (!machine.moves()) {
     throw Error(tier + "whose chunks this run cannot move; simulations can, and `run replay` in ordinary memory");
   }
@@ -55,6 +58,12 @@ Layout checked_layout(const MachineSpec& spec, const Machine& machine, Policy& p
     if (tier != 0)
       throw Error("tier '" + spec.tiers[tier].name + "' is laid out as movable, which only a GPU's can be");
     lay_out_movable(spec, machine, program, layout);
+  }
+  if (layout.overlap_faults && machine.completes() == Completes::ordered) {
+    throw Error(
+        "machine '" + spec.name +
+        "': overlap_faults lets an op run beside arrivals that it waits for, and a machine that runs ahead does "
+        "not wait for arrivals; leave run_ahead or the option off");
   }
   if (layout.overlap_faults && (program == nullptr || !machine.pretends() || spec.issue_ahead != 1)) {
     throw Error("machine '" + spec.name +
@@ -91,7 +100,7 @@ EngineState::EngineState(const MachineSpec& spec_of_machine, Machine& machine_be
       program(source_of(owned, spec, machine, policy, layout)),
       transfers(spec),
       lanes(spec),
-      ledger(moment, timeline, owned == nullptr),
+      ledger(moment, timeline, owned == nullptr, machine.completes()),
       copies(spec, machine, memory, *program, moment, timeline) {
   for (TierId from = 0; from < spec.tiers.size(); ++from) {
     for (TierId to = 0; to < spec.tiers.size(); ++to) routes[from][to] = route_of(spec, from, to);

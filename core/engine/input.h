@@ -16,6 +16,10 @@ namespace input {
 
 // Of an owned program: nothing was under way.
 struct Standstill {};
+// A completion that says when work was over which was `done` before. Only figures follow from it.
+struct Observed {
+  Completion completion;
+};
 
 // The others are calls of a live program; engine.h has their contracts.
 struct Create {
@@ -87,8 +91,8 @@ struct Unpin {
 
 struct Input {
   using What =
-      std::variant<Completion, input::Standstill, input::Create, input::Stored, input::Destroy, input::Begin,
-                   input::Allocate, input::End, input::Task, input::WaitedForTasks, input::ModuleBegin,
+      std::variant<Completion, input::Standstill, input::Observed, input::Create, input::Stored, input::Destroy,
+                   input::Begin, input::Allocate, input::End, input::Task, input::WaitedForTasks, input::ModuleBegin,
                    input::ModuleEnd, input::Boundary, input::Profile, input::Match, input::SetRole, input::Deviated,
                    input::CheckProgress, input::Abandon, input::LateWrite, input::Pin, input::Unpin>;
   // In the log: the engine's time, which never decreases from one input to the next.
@@ -100,10 +104,10 @@ struct Input {
 // something, and those of a standstill look by themselves.
 template <typename Kind>
 inline constexpr bool may_start_something =
-    !(std::is_same_v<Kind, input::Standstill> || std::is_same_v<Kind, input::Create> ||
-      std::is_same_v<Kind, input::Stored> || std::is_same_v<Kind, input::WaitedForTasks> ||
-      std::is_same_v<Kind, input::Match> || std::is_same_v<Kind, input::SetRole> ||
-      std::is_same_v<Kind, input::CheckProgress> || std::is_same_v<Kind, input::LateWrite> ||
-      std::is_same_v<Kind, input::Pin> || std::is_same_v<Kind, input::Unpin>);
+    !(std::is_same_v<Kind, input::Standstill> || std::is_same_v<Kind, input::Observed> ||
+      std::is_same_v<Kind, input::Create> || std::is_same_v<Kind, input::Stored> ||
+      std::is_same_v<Kind, input::WaitedForTasks> || std::is_same_v<Kind, input::Match> ||
+      std::is_same_v<Kind, input::SetRole> || std::is_same_v<Kind, input::CheckProgress> ||
+      std::is_same_v<Kind, input::LateWrite> || std::is_same_v<Kind, input::Pin> || std::is_same_v<Kind, input::Unpin>);
 
 }  // namespace tencache

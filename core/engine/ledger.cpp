@@ -6,8 +6,8 @@
 
 namespace tencache {
 
-Ledger::Ledger(const Moment& moment, Timeline* timeline, bool first_and_last)
-    : moment_(moment), timeline_(timeline), first_and_last_(first_and_last) {}
+Ledger::Ledger(const Moment& moment, Timeline* timeline, bool first_and_last, Completes completes)
+    : moment_(moment), timeline_(timeline), first_and_last_(first_and_last), completes_(completes) {}
 
 void Ledger::advance(Nanoseconds passed_ns, const Residency& memory) {
   counters_.time_ns = moment_.now;
@@ -30,7 +30,7 @@ void Ledger::phase(Nanoseconds from, Nanoseconds until, OpIndex op, bool waits_f
   counters_.phase_ns[static_cast<std::size_t>(Phase::optimizer)] += until - updates;
 }
 
-void Ledger::add_gap(std::uint8_t lane, Nanoseconds until, OpIndex op, bool waits_for_cpu) {
+void Ledger::add_gap(std::uint8_t lane, Nanoseconds until, OpIndex op, bool waits_for_cpu, const Moment& at) {
   Nanoseconds& since = idle_since_ns_[lane];
   if (lane == 0) {
     phase(since, until, op, waits_for_cpu);
@@ -39,13 +39,13 @@ void Ledger::add_gap(std::uint8_t lane, Nanoseconds until, OpIndex op, bool wait
          .end_ns = until,
          .kind = SpanKind::gap,
          .lane = lane,
-         .iteration = moment_.iteration,
-         .op = moment_.position});
+         .iteration = at.iteration,
+         .op = at.position});
   }
   since = until;
 }
 
-void Ledger::add_stall(std::uint8_t lane, Nanoseconds until, StallCause cause, OpIndex op) {
+void Ledger::add_stall(std::uint8_t lane, Nanoseconds until, StallCause cause, OpIndex op, const Moment& at) {
   Nanoseconds& since = idle_since_ns_[lane];
   if (lane == 0) {
     // What the GPU has waited for is what the CPU did last.
@@ -60,30 +60,40 @@ void Ledger::add_stall(std::uint8_t lane, Nanoseconds until, StallCause cause, O
        .kind = SpanKind::stall,
        .cause = cause,
        .lane = lane,
-       .iteration = moment_.iteration,
+       .iteration = at.iteration,
        .op = op});
   since = until;
 }
 
 void Ledger::wait(std::uint8_t lane, const OpTiming& op, Nanoseconds start_ns) {
-  gap(lane, std::min(op.issued_ns, start_ns), op.op);
+  if (!later_[lane].empty()) {
+    tell_later(lane, {.kind = Later::Kind::wait, .until = start_ns, .times = op});
+  } else {
+    count_wait(lane, op, start_ns, {}, moment_);
+  }
+}
+
+void Ledger::count_wait(std::uint8_t lane, const OpTiming& op, Nanoseconds start_ns, const DeviceWait& waited,
+                        const Moment& at) {
+  count_gap(lane, std::min(op.issued_ns, start_ns), op.op, false, at);
   if (op.late) {
     const Lateness& late = op.lateness;
     const Nanoseconds ready = std::min(op.ready_ns, start_ns);
-    stall(lane, std::min(late.asked_ns, ready), late.before, op.op);
-    stall(lane, std::min(late.room_ns, ready), late.room, op.op);
-    stall(lane, std::min(late.first_hop_ns, ready), late.first_hop, op.op);
-    stall(lane, ready, late.last, op.op);
+    count_stall(lane, std::min(late.asked_ns, ready), late.before, op.op, at);
+    count_stall(lane, std::min(late.room_ns, ready), late.room, op.op, at);
+    count_stall(lane, std::min(late.first_hop_ns, ready), late.first_hop, op.op, at);
+    count_stall(lane, ready, late.last, op.op, at);
   }
+  count_stall(lane, std::min(waited.until_ns, start_ns), waited.cause, op.op, at);
   if (op.meets) {
-    gap(lane, std::min(op.ready_ns, start_ns), op.op);
-    stall(lane, start_ns, StallCause::collective, op.op);
+    count_gap(lane, std::min(op.ready_ns, start_ns), op.op, false, at);
+    count_stall(lane, start_ns, StallCause::collective, op.op, at);
   }
   if (op.moving_ns > 0) {
-    gap(lane, std::min(op.ready_ns, start_ns), op.op);
-    stall(lane, std::min(op.ready_ns + op.moving_ns, start_ns), StallCause::memory, op.op);
+    count_gap(lane, std::min(op.ready_ns, start_ns), op.op, false, at);
+    count_stall(lane, std::min(op.ready_ns + op.moving_ns, start_ns), StallCause::memory, op.op, at);
   }
-  gap(lane, start_ns, op.op);
+  count_gap(lane, start_ns, op.op, false, at);
   TENCACHE_CHECK(idle_since_ns_[lane] >= start_ns);
 }
 
@@ -139,10 +149,83 @@ Nanoseconds Ledger::cpu_computing(Nanoseconds from, Nanoseconds until) const {
   return sum;
 }
 
+// ---- What is observed later -----------------------------------------------------------------------------------------
+
+void Ledger::expect_op(std::uint8_t lane, Fence fence, const OpTiming& op) {
+  tell_later(lane, {.kind = Later::Kind::op, .fence = fence, .times = op});
+}
+
+void Ledger::observe_op(std::uint8_t lane, const Completion& observed, const DeviceWait& waited) {
+  if (later_[lane].empty() || later_[lane].front().fence != observed.fence) return;
+  const Later op = later_[lane].front();
+  later_[lane].pop_front();
+  if (lane == communication_lane) {  // what it waited for before it was launched counted as the GPU lane's
+    count_gap(lane, observed.start_ns, op.times.op, false, op.moment);
+  } else {
+    count_wait(lane, op.times, observed.start_ns, waited, op.moment);
+  }
+  compute(lane, op.times, observed.end_ns);
+  catch_up(lane);
+}
+
+void Ledger::observe_copy(const Completion& observed) {
+  const auto expected = copies_.find(observed.fence);
+  if (expected == copies_.end()) return;
+  Span span = expected->second;
+  copies_.erase(expected);
+  span.start_ns = observed.start_ns;
+  span.end_ns = observed.end_ns;
+  copied(static_cast<LinkId>(span.lane - first_link_lane), span.bytes, span.end_ns - span.start_ns);
+  add(span);
+}
+
+void Ledger::catch_up(std::uint8_t lane) {
+  std::deque<Later>& later = later_[lane];
+  while (!later.empty() && later.front().kind != Later::Kind::op) {
+    count(lane, later.front());
+    later.pop_front();
+  }
+}
+
+void Ledger::count(std::uint8_t lane, const Later& later) {
+  const OpIndex op = later.times.op;
+  switch (later.kind) {
+    case Later::Kind::gap:
+      return count_gap(lane, later.until, op, later.waits_for_cpu, later.moment);
+    case Later::Kind::stall:
+      return count_stall(lane, later.until, later.cause, op, later.moment);
+    case Later::Kind::wait:
+      return count_wait(lane, later.times, later.until, {}, later.moment);
+    case Later::Kind::boundary:
+      return count_boundary(later.until);
+    case Later::Kind::op:
+      break;
+  }
+  TENCACHE_CHECK(false);  // it is observed
+}
+
+void Ledger::settle() {
+  for (std::uint8_t lane = 0; lane < lane_count; ++lane) {
+    std::erase_if(later_[lane], [](const Later& later) { return later.kind == Later::Kind::op; });
+    catch_up(lane);
+  }
+}
+
+// ---- Iterations -----------------------------------------------------------------------------------------------------
+
 void Ledger::boundary() {
-  boundary_ns_.push_back(counters_.time_ns);
+  if (!later_[gpu_lane].empty()) {
+    tell_later(gpu_lane, {.kind = Later::Kind::boundary, .until = counters_.time_ns});
+  } else {
+    count_boundary(counters_.time_ns);
+  }
+}
+
+void Ledger::count_boundary(Nanoseconds told_ns) {
+  boundary_ns_.push_back(std::max(told_ns, idle_since_ns_[gpu_lane]));
   if (first_and_last_ && boundaries_.size() == 2) boundaries_.pop_back();
   boundaries_.push_back(counters_);
+  boundaries_.back().time_ns = boundary_ns_.back();
 }
 
 bool Ledger::recurs(std::uint64_t state) {
@@ -154,16 +237,16 @@ bool Ledger::recurs(std::uint64_t state) {
 }
 
 void Ledger::report(RunResult& result) const {
-  result.iterations = boundary_ns_.empty() ? 0 : boundary_ns_.size() - 1;
+  result.iterations = iterations();
   result.simulated_events = counters_.completions;
   if (result.iterations == 0) return;
   for (std::size_t i = 1; i < boundary_ns_.size(); ++i) {
     result.iteration_ns.push_back(boundary_ns_[i] - boundary_ns_[i - 1]);
   }
   result.first_iteration_ns = result.iteration_ns.front();
-  result.steady = recurs_.has_value();
+  result.steady = recurs_.has_value() && settled();  // else the last boundary of the period is not counted yet
   const std::size_t second_half = boundaries_.size() / 2 - (result.iterations == 1 ? 1 : 0);
-  const std::size_t begin = first_and_last_ ? 0 : recurs_.value_or(second_half);
+  const std::size_t begin = first_and_last_ ? 0 : result.steady ? *recurs_ : second_half;
   result.window = boundaries_.back() - boundaries_[begin];
   result.period = result.iterations - begin;
 }

@@ -457,21 +457,27 @@ void Mover::complete(TransferId id, const Completion& completion) {
   const bool done = completion.status == CompletionStatus::done;
   const Bytes bytes = done ? t.bytes : 0;
   const LinkId link = t.link();
-  state_.ledger.copied(link, bytes, completion.end_ns - completion.start_ns);
-  if (state_.ledger.has_timeline()) {
-    state_.ledger.add({.start_ns = completion.start_ns,
-                       .end_ns = completion.end_ns,
-                       .kind = SpanKind::transfer,
-                       .cause = causes_[link],
-                       .urgent = t.priority == Priority::urgent,
-                       .lane = static_cast<std::uint8_t>(first_link_lane + link),
-                       .iteration = state_.moment.iteration,
-                       .op = t.requested_at,
-                       .tensor = state_.memory.tensor_of(t.chunk),
-                       .chunk = t.chunk,
-                       .bytes = bytes,
-                       .from = t.from,
-                       .to = t.to});
+  const bool observed_later = done && state_.ledger.observes();
+  if (!observed_later) state_.ledger.copied(link, bytes, completion.end_ns - completion.start_ns);
+  if (observed_later || state_.ledger.has_timeline()) {
+    const Span span{.start_ns = completion.start_ns,
+                    .end_ns = completion.end_ns,
+                    .kind = SpanKind::transfer,
+                    .cause = causes_[link],
+                    .urgent = t.priority == Priority::urgent,
+                    .lane = static_cast<std::uint8_t>(first_link_lane + link),
+                    .iteration = state_.moment.iteration,
+                    .op = t.requested_at,
+                    .tensor = state_.memory.tensor_of(t.chunk),
+                    .chunk = t.chunk,
+                    .bytes = bytes,
+                    .from = t.from,
+                    .to = t.to};
+    if (observed_later) {
+      state_.ledger.expect_copy(completion.fence, span);
+    } else {
+      state_.ledger.add(span);
+    }
   }
   if (t.hop == 0) state_.memory.remove_reader(t.chunk, t.from);
   if (!done || t.discard) {

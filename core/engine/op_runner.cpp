@@ -242,28 +242,32 @@ bool OpRunner::end_beside_arrivals(std::uint8_t index, ActiveOp& op) {
 
 // ---- Done -----------------------------------------------------------------------------------------------------------
 
-void OpRunner::computed(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_ns) {
+void OpRunner::computed(std::uint8_t index, const Completion& completion) {
   TENCACHE_CHECK(!state_.lanes[index].active.empty());
   ActiveOp& op = state_.lanes[index].active.front();
   TENCACHE_CHECK(op.started && !op.external && op.computed_ns < 0);
   if (op.demand.missing == 0) {
-    finish(index, start_ns, end_ns);
+    finish(index, completion.start_ns, completion.end_ns, completion.fence);
     return;
   }
-  op.times.ready_ns = start_ns;
-  op.computed_ns = end_ns;
+  op.times.ready_ns = completion.start_ns;
+  op.computed_ns = completion.end_ns;
 }
 
-void OpRunner::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_ns) {
+void OpRunner::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_ns, Fence fence) {
   OpLane& lane = state_.lanes[index];
   ActiveOp& op = lane.active.front();
   TENCACHE_CHECK(op.started && op.demand.missing == 0 && op.demand.room_needed == 0);
-  if (index == communication_lane) {  // what it waited for counted as the GPU lane's
-    state_.ledger.gap(index, start_ns, op.times.op);
-  } else if (!op.external) {
-    state_.ledger.wait(index, op.times, start_ns);
+  if (state_.ledger.observes() && !op.external) {
+    state_.ledger.expect_op(index, fence, op.times);
+  } else {
+    if (index == communication_lane) {  // what it waited for counted as the GPU lane's
+      state_.ledger.gap(index, start_ns, op.times.op);
+    } else if (!op.external) {
+      state_.ledger.wait(index, op.times, start_ns);
+    }
+    state_.ledger.compute(index, op.times, end_ns);
   }
-  state_.ledger.compute(index, op.times, end_ns);
   // Until the last overlapped arrival.
   if (op.computed_ns >= 0) state_.ledger.stall(index, state_.moment.now, op.times.lateness.last, op.times.op);
   {

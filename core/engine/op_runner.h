@@ -26,8 +26,9 @@ class OpRunner {
   // Takes what room there is for the waiting op and starts it if nothing is missing then. False if it still waits.
   bool go_on(std::uint8_t lane);
   // The machine has run the lane's first op.
-  void computed(std::uint8_t lane, Nanoseconds start_ns, Nanoseconds end_ns);
-  void finish(std::uint8_t lane, Nanoseconds start_ns, Nanoseconds end_ns);
+  void computed(std::uint8_t lane, const Completion& completion);
+  // `fence`: of an op that the machine has run.
+  void finish(std::uint8_t lane, Nanoseconds start_ns, Nanoseconds end_ns, Fence fence = 0);
   // The waiting op is as if never announced; a running one as if it had not asked for its latest allocation.
   void abandon(std::uint8_t lane);
   // The running op of the live program writes the tensor, which it was said to read only.

@@ -26,7 +26,7 @@ struct LedgerTest : testing::Test {
 
   Moment moment;
   Timeline timeline;
-  Ledger ledger{moment, &timeline, false};
+  Ledger ledger{moment, &timeline, false, Completes::over};
 };
 
 // Issued at 10, room by an eviction at 30, the last byte at 60, done at 100: 10 gap, 20 d2h, 30 h2d, 40 compute.
@@ -124,7 +124,7 @@ TEST_F(LedgerTest, AStateThatRecursEndsThePeriod) {
 
 // Without a period the second half is the window; of a live program all of it, though only two boundaries are kept.
 TEST_F(LedgerTest, WithoutAPeriodTheWindowIsTheSecondHalfOrAll) {
-  Ledger live(moment, nullptr, true);
+  Ledger live(moment, nullptr, true, Completes::over);
   for (Ledger* each : {&ledger, &live}) {
     for (Nanoseconds end = 0; end <= 40; end += 10) {
       moment.now = end;
@@ -138,6 +138,48 @@ TEST_F(LedgerTest, WithoutAPeriodTheWindowIsTheSecondHalfOrAll) {
     EXPECT_EQ(result.period, each == &live ? 4U : 2U);
     EXPECT_EQ(result.window.time_ns, each == &live ? 40 : 20);
   }
+}
+
+// Observed later: the op, launched at 10, waited for a copy until 50 and ran 60 to 100. What was told meanwhile comes after
+// it: the boundary of 20, and then the gap until 130.
+TEST_F(LedgerTest, WhatIsToldWaitsForTheObservation) {
+  Ledger later(moment, &timeline, false, Completes::ordered);
+  const auto now = [&](Nanoseconds ns) {
+    moment.now = ns;
+    later.advance(0, Residency(MachineSpec{}, {}, 0, false));
+  };
+  later.boundary();
+  now(10);
+  later.expect_op(0, 7, {.issued_ns = 5, .ready_ns = 10});
+  now(20);
+  later.boundary();
+  later.gap(0, 130, none);
+  later.expect_op(0, 8, {});
+  EXPECT_EQ(later.iterations(), 0U);
+  EXPECT_EQ(later.counters().compute_ns, 0);
+  later.observe_op(0, {.fence = 9, .start_ns = 1, .end_ns = 2}, {});  // nobody's
+  later.observe_op(0, {.fence = 7, .start_ns = 60, .end_ns = 100}, {.until_ns = 50, .cause = StallCause::h2d});
+  EXPECT_EQ(later.counters().compute_ns, 40);
+  EXPECT_EQ(later.counters().stall_ns[StallCause::h2d], 45);
+  EXPECT_EQ(later.counters().gap_ns, 5 + 10 + 30);
+  EXPECT_FALSE(later.settled());
+  later.settle();
+  EXPECT_TRUE(later.settled());
+  RunResult result;
+  later.report(result);
+  EXPECT_EQ(result.iteration_ns, (std::vector<Nanoseconds>{100}));
+}
+
+// A copy counts when it is observed.
+TEST_F(LedgerTest, ACopyThatIsExpectedCountsOnceItIsObserved) {
+  Ledger later(moment, &timeline, false, Completes::ordered);
+  later.expect_copy(3, {.kind = SpanKind::transfer, .lane = first_link_lane + 1, .bytes = 64});
+  EXPECT_EQ(later.counters().links[1].bytes, 0U);
+  for (int twice = 0; twice < 2; ++twice) later.observe_copy({.fence = 3, .start_ns = 20, .end_ns = 50});
+  EXPECT_EQ(later.counters().links[1].bytes, 64U);
+  EXPECT_EQ(later.counters().links[1].busy_ns, 30);
+  ASSERT_EQ(timeline.spans.size(), 1U);
+  EXPECT_EQ(timeline.spans[0].start_ns, 20);
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <sstream>
 
-#include "sim/sim_machine.h"
 #include "sim/simulate.h"
+#include "sim/simulated_rank.h"
 #include "tests/differential/naive_engine.h"
 #include "tests/property/random_case.h"
 
@@ -15,13 +15,20 @@ namespace {
 
 NaiveResult run_fast(const RandomCase& made) {
   NaiveResult result;
-  SimMachine machine(made.machine);
+  SimulatedRank machine(made.machine);
   const std::unique_ptr<Policy> policy = made.make();
   Timeline timeline;
   EventLog log;
-  Engine engine(made.machine, machine, *policy, &made.program,
+  Engine engine(made.machine, machine.port(), *policy, &made.program,
                 {.timeline = &timeline, .log = &log, .on_iteration = {}});
+  machine.look_at(engine.memory());
   const RunResult run = engine.run(made.limits);
+  const Counters& w = run.window;
+  Nanoseconds sum = w.compute_ns + w.gap_ns;
+  for (const Nanoseconds stall : w.stall_ns) sum += stall;
+  EXPECT_TRUE(!run.fits || made.machine.issue_ahead > 1 || sum == w.time_ns)
+      << "compute, gaps and stalls are " << sum << " ns of " << w.time_ns << "\n"
+      << made.describe();
   result.fits = run.fits;
   result.iteration_ns = run.iteration_ns;
   for (const Span& span : timeline.spans) {
@@ -122,6 +129,15 @@ TEST(DifferentialTest, SmallChunks) {
   compare(15, 400, {.policy = "patrickstar", .settings = {{"chunk_size", "200"}}});
 }
 TEST(DifferentialTest, SmallActivations) { compare(16, 400, {.policy = "ssdtrain", .settings = {{"minimum", "1"}}}); }
+TEST(DifferentialTest, RunAheadRandomPolicy) { compare(17, 1500, {.run_ahead = true, .policy = "random"}); }
+TEST(DifferentialTest, RunAheadEveryPolicy) {
+  std::uint64_t first_seed = 300;
+  for (const std::string& policy : registered_policies()) {
+    SCOPED_TRACE(policy);
+    ASSERT_NO_FATAL_FAILURE(
+        compare(first_seed++, policy == "ideal" ? 100 : 300, {.run_ahead = true, .policy = policy}));
+  }
+}
 TEST(DifferentialTest, PrefetchWindow) { compare(14, 400, {.policy = "lfu", .settings = {{"window", "3"}}}); }
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include "core/metrics.h"
 #include "core/residency.h"
 #include "core/schedule.h"
-#include "tests/differential/naive_machine.h"
+#include "tests/differential/naive_order.h"
 
 namespace tencache::naive {
 namespace {
@@ -182,13 +182,19 @@ struct Lives {
 // Where the program is.
 struct Progress {
   std::uint64_t iterations = 0, iteration = 0;
-  Nanoseconds boundary_ns = 0;
   NameId module = 0;
   OpIndex op = none;
 
   bool over() const { return iteration == iterations; }
   bool all_done(const NaiveLane& lane) const { return lane.done == iterations * lane.ops.size(); }
   bool all_issued(const NaiveLane& lane) const { return lane.issued == iterations * lane.ops.size(); }
+};
+
+// Where iterations end. Of a machine that does not run ahead there are no ops to count.
+struct Crossings {
+  std::vector<std::pair<Nanoseconds, std::size_t>> told;  // when, and after how many ops of the GPU's lane
+  std::size_t gpu_ops = 0;                                // so far
+  std::vector<Nanoseconds> gpu_op_ends;
 };
 
 // Moves by number, and their places in the queues: the least is the first.
@@ -301,6 +307,10 @@ class Naive {
   // The first copy is over: an eviction's room goes free, if nobody took the chunk back meanwhile.
   void leave(const Move& move);
   void discard(int id);
+  void record(const NaiveOp& op, const Job& job);
+  void record(const NaiveTransfer& transfer, const Job& job);
+  void observe(const Ended& ended);
+  void count_iterations();
   void cross_boundary();
   void pump();
   bool moving() const;
@@ -311,7 +321,7 @@ class Naive {
   Policy& policy_;
   Schedule schedule_;
   std::map<TensorId, std::size_t> uses_done_;  // ever, of persistent tensors
-  NaiveMachine machine_;
+  NaiveOrderedMachine machine_;
   Nanoseconds input_ns_ = 0;  // of the last completion: moves, which nobody hears of, may end later
   Layout layout_;
   NaiveLane lanes_[lane_count];  // ops come to the communication lane when they have started on the GPU's
@@ -325,6 +335,9 @@ class Naive {
   std::uint64_t copies_waited_ = 0;
   EventQueue events_;
   Progress progress_;
+  Crossings crossings_;
+  std::map<int, NaiveOp> ops_to_observe_;
+  std::map<int, NaiveTransfer> transfers_to_observe_;
   NaiveResult result_;
 };
 
@@ -597,17 +610,23 @@ NaiveResult Naive::run() {
         break;
       }
       Ended ended;
-      if (machine_.next(ended)) {
+      if (!machine_.next(ended)) {
+        if (!standstill()) throw NoRoom{};
+      } else if (ended.observed) {
+        observe(ended);
+      } else {
         asked_.clear();
         input_ns_ = machine_.now();
         handle(ended);
-      } else if (!standstill()) {
-        throw NoRoom{};
       }
+    }
+    for (Ended ended; !ops_to_observe_.empty() && machine_.next(ended);) {
+      if (ended.observed) observe(ended);
     }
   } catch (const NoRoom&) {
     result_.fits = false;
   }
+  count_iterations();
   for (TierId tier = 0; tier < tiers(); ++tier) result_.residents.push_back(chunks_.order(tier));
   return result_;
 }
@@ -666,10 +685,9 @@ bool Naive::issue_next(std::size_t index) {
   }
   if (op.gap_before_ns > 0 && !lane.gap_done) {
     lane.gap_pending = true;
-    Job job = machine_.op(index, op.gap_before_ns, 0);
+    Job job = machine_.below().op(index, op.gap_before_ns, 0);
     job.gap = true;
     machine_.push(index, job);
-    machine_.begin_what_can();
     return false;
   }
   lane.gap_done = lane.boundary_crossed = false;
@@ -793,15 +811,19 @@ bool Naive::try_start(std::size_t index) {
     lane.running.pop_back();
     ++lane.done;
   }
-  machine_.push(server, machine_.op(server, of_program.duration_ns, of_program.bytes));
-  machine_.begin_what_can();
+  Job job = machine_.below().op(server, of_program.duration_ns, of_program.bytes);
+  job.op = running.op;
+  for (const Use& use : schedule_.uses(running.op)) {
+    for (const ChunkId chunk : chunks_.of(use.tensor)) job.touches.push_back({lanes_[server].tier, chunk, use.write});
+  }
+  machine_.push(server, job);
   return true;
 }
 
 void Naive::finish(std::size_t index, const Job& job) {
   NaiveLane& lane = lanes_[index];
   const OpIndex op = lane.running.front().op;
-  result_.ops.push_back({static_cast<std::uint8_t>(index), op, job.start_ns, machine_.now()});
+  record(NaiveOp{static_cast<std::uint8_t>(index), op, job.start_ns, machine_.now()}, job);
   for (const Use& use : schedule_.uses(op)) {
     for (const ChunkId chunk : chunks_.of(use.tensor)) {
       --chunks_.at(chunk, lane.tier).pins;
@@ -850,8 +872,48 @@ void Naive::die(TensorId tensor) {
   }
 }
 
+// What is done on a machine that runs ahead is in the result when it is observed.
+void Naive::record(const NaiveOp& op, const Job& job) {
+  if (!machine_.runs_ahead()) return result_.ops.push_back(op);
+  ops_to_observe_[job.number] = op;
+  if (op.lane == gpu_lane) ++crossings_.gpu_ops;
+}
+
+void Naive::record(const NaiveTransfer& transfer, const Job& job) {
+  if (!machine_.runs_ahead() || !transfer.done) return result_.transfers.push_back(transfer);
+  transfers_to_observe_[job.number] = transfer;
+}
+
+void Naive::observe(const Ended& ended) {
+  const int number = ended.job.number;
+  if (const auto op = ops_to_observe_.find(number); op != ops_to_observe_.end()) {
+    op->second.start_ns = ended.job.start_ns;
+    op->second.end_ns = machine_.now();
+    result_.ops.push_back(op->second);
+    if (op->second.lane == gpu_lane) crossings_.gpu_op_ends.push_back(machine_.now());
+    ops_to_observe_.erase(op);
+  }
+  if (const auto copy = transfers_to_observe_.find(number); copy != transfers_to_observe_.end()) {
+    copy->second.start_ns = ended.job.start_ns;
+    copy->second.end_ns = machine_.now();
+    result_.transfers.push_back(copy->second);
+    transfers_to_observe_.erase(copy);
+  }
+}
+
+// An iteration ends when it has for the engine, or with its last op on the GPU's lane.
+void Naive::count_iterations() {
+  Nanoseconds last_ns = 0;
+  for (const auto& [told_ns, gpu_ops] : crossings_.told) {
+    const Nanoseconds ops_ns = gpu_ops == 0 ? 0 : crossings_.gpu_op_ends[gpu_ops - 1];
+    const Nanoseconds end_ns = std::max(told_ns, ops_ns);
+    result_.iteration_ns.push_back(end_ns - last_ns);
+    last_ns = end_ns;
+  }
+}
+
 void Naive::handle(const Ended& ended) {
-  if (ended.server >= lane_count) {
+  if (ended.server >= naive_lanes) {
     ++copies_waited_;
     for (const NaiveLane& lane : lanes_) {
       if (lane.at_work()) copies_waited_ = 0;
@@ -872,8 +934,9 @@ void Naive::transfer_over(const Ended& ended) {
   const LinkId link = move.link();
   const bool done = !ended.job.cancelled;
   move.flying = false;
-  result_.transfers.push_back(
-      {link, move.chunk, move.from, move.to, move.rank == urgent_rank, done, ended.job.start_ns, machine_.now()});
+  record(NaiveTransfer{link, move.chunk, move.from, move.to, move.rank == urgent_rank, done, ended.job.start_ns,
+                       machine_.now()},
+         ended.job);
   if (move.hop == 0) --chunks_.at(move.chunk, move.from).readers;
   if (!done || move.useless) return discard(id);
   if (move.hop == 0 && move.path.size() > 1) {
@@ -914,15 +977,16 @@ void Naive::discard(int id) {
   const bool needed =
       chunks_.at(move.chunk, move.to).pins > 0 && chunks_.at(move.chunk, move.to).state == CopyState::reserved;
   chunks_.give_back(move.chunk, move.to);
-  Where& source = chunks_.at(move.chunk, move.from);
-  if (move.kind == Kind::evict && source.state == CopyState::valid) source.leaving = false;
-  if (source.state == CopyState::condemned && source.readers == 0) chunks_.give_back(move.chunk, move.from);
+  if (move.hop == 0) {  // later the chunk may have come back there, and be leaving again
+    Where& source = chunks_.at(move.chunk, move.from);
+    if (move.kind == Kind::evict && source.state == CopyState::valid) source.leaving = false;
+    if (source.state == CopyState::condemned && source.readers == 0) chunks_.give_back(move.chunk, move.from);
+  }
   if (needed) lanes_[move.to == 0 ? 0 : 1].running.back().stranded.push_back(move.chunk);
 }
 
 void Naive::cross_boundary() {
-  result_.iteration_ns.push_back(machine_.now() - progress_.boundary_ns);
-  progress_.boundary_ns = machine_.now();
+  crossings_.told.emplace_back(machine_.now(), crossings_.gpu_ops);
   tell({.kind = EventKind::iteration_end});
   ++progress_.iteration;
 }
@@ -1012,11 +1076,10 @@ std::vector<Arena::Step> Naive::find_hole(ChunkId chunk, TierId tier) {
 bool Naive::take_room(ChunkId chunk, TierId tier, std::size_t server) {
   if (chunks_.take(chunk, tier)) return true;
   for (const Arena::Step& step : find_hole(chunk, tier)) {
-    const Job job = machine_.move(server, chunks_.bytes_in(step.chunk, tier));
+    const Job job = machine_.below().move(server, chunks_.bytes_in(step.chunk, tier));
     result_.moves.push_back({server, step.chunk, step.to * chunks_.unit(), input_ns_, job.fixed_ns});
     chunks_.move(step);
     machine_.push(server, job);
-    machine_.begin_what_can();
   }
   return chunks_.take(chunk, tier);
 }
@@ -1447,10 +1510,17 @@ bool Naive::try_copy(int id) {
       last && rate != 0 && there > moved) {
     setup += static_cast<Nanoseconds>((static_cast<uint128>(there) * 1'000'000'000u + rate - 1) / rate);
   }
-  Job job = machine_.copy(move.link(), moved, setup);
+  Job job = machine_.below().copy(move.link(), moved, setup);
   job.transfer = id;
-  move.job = machine_.push(lane_count + std::size_t{move.link()}, job);
-  machine_.begin_what_can();
+  const auto touch = [&](bool staged, TierId tier, bool write) {
+    if (!staged) job.touches.push_back({tier, move.chunk, write});
+    for (std::size_t i = 0; staged && i < move.buffers.size(); ++i) {
+      job.touches.push_back({tiers(), move.buffers[i], write});
+    }
+  };
+  touch(move.hop > 0, move.from, false);
+  touch(!last, move.to, true);
+  move.job = machine_.push(naive_lanes + std::size_t{move.link()}, job);
   return true;
 }
 

@@ -12,11 +12,24 @@
 
 namespace tencache {
 
+// Those of core/timeline.h, then the host's: the program's thread, where it runs ahead.
+inline constexpr std::size_t host_lane = lane_count, naive_lanes = lane_count + 1;
+
+// A chunk in a tier, or a staging buffer: in the tier behind the last one.
+struct Touch {
+  std::size_t tier = 0;
+  std::uint64_t number = 0;
+  bool write = false;
+};
+
 struct Job {
   int id = 0;
   int transfer = -1;  // -1: an op, a gap or a move
   bool gap = false;
   bool move = false;
+  OpIndex op = none;
+  std::vector<Touch> touches;
+  int number = 0;            // of the ordered machine: in order of submission
   Nanoseconds fixed_ns = 0;  // the op, or what comes before the data
   uint128 data = 0;          // bytes x 1e9 still to flow
   BytesPerSecond cap = 0;    // of the flow
@@ -28,12 +41,13 @@ struct Job {
 struct Ended {
   std::size_t server = 0;
   Job job;
+  bool observed = false;  // it was reported before
 };
 
 // Servers are the lanes, then the links.
 class NaiveMachine {
  public:
-  explicit NaiveMachine(const MachineSpec& spec) : spec_(spec), servers_(lane_count + spec.links.size()) {
+  explicit NaiveMachine(const MachineSpec& spec) : spec_(spec), servers_(naive_lanes + spec.links.size()) {
     for (const Link& link : spec.links) credits_.push_back(static_cast<uint128>(link.burst_bytes) * 1'000'000'000u);
   }
 
@@ -54,7 +68,7 @@ class NaiveMachine {
   }
   // `duration_ns` of an op or a gap, and the host's cost of the copies before it.
   Job op(std::size_t lane, Nanoseconds duration_ns, Bytes bytes) {
-    if (lane == 0) {
+    if (lane == gpu_lane && spec_.run_ahead.ops == 0) {
       duration_ns += uncharged_ * spec_.host_transfer_ns;
       uncharged_ = 0;
     }
@@ -77,7 +91,7 @@ class NaiveMachine {
 
   int push(std::size_t server, Job job) {
     job.id = ++last_id_;
-    if (server >= lane_count || job.move) ++uncharged_;
+    if (server >= naive_lanes || job.move) ++uncharged_;
     servers_[server].push_back(job);
     return job.id;
   }
@@ -99,7 +113,7 @@ class NaiveMachine {
         const Job& job = servers_[i].front();
         Nanoseconds at = job.fixed_end_ns;
         if (job.flowing) {
-          const uint128 until = runs_dry(i) ? credits_[i - lane_count] : job.data;
+          const uint128 until = runs_dry(i) ? credits_[i - naive_lanes] : job.data;
           at = now_ + static_cast<Nanoseconds>((until + rates[i] - 1) / rates[i]);
         }
         if (job.cancelled) at = now_;
@@ -113,12 +127,12 @@ class NaiveMachine {
       for (std::size_t i = 0; i < servers_.size(); ++i) let_flow(i, rates[i], first_ns - now_);
       now_ = first_ns;
       Job& job = servers_[first].front();
-      if (first >= lane_count && !job.flowing && !job.cancelled) {
+      if (first >= naive_lanes && !job.flowing && !job.cancelled) {
         job.flowing = true;
         continue;
       }
       if (job.flowing && !job.cancelled && dry) {
-        credits_[first - lane_count] = 0;
+        credits_[first - naive_lanes] = 0;
         continue;
       }
       ended = {first, job};
@@ -129,7 +143,8 @@ class NaiveMachine {
   }
   void begin_what_can() {
     for (std::size_t i = 0; i < servers_.size(); ++i) {
-      const std::size_t depth = i < lane_count ? 1 : std::max<std::size_t>(1, spec_.links[i - lane_count].queue_depth);
+      const std::size_t depth =
+          i < naive_lanes ? 1 : std::max<std::size_t>(1, spec_.links[i - naive_lanes].queue_depth);
       for (std::size_t place = 0; place < std::min(depth, servers_[i].size()); ++place) {
         Job& job = servers_[i][place];
         if (job.waits) continue;
@@ -140,13 +155,13 @@ class NaiveMachine {
       Job& job = servers_[i].front();
       job.begun = true;
       job.start_ns = now_;
-      job.flowing = i >= lane_count ? job.fixed_end_ns <= now_ : job.data > 0;
-      if (i >= lane_count) job.fixed_end_ns = std::max(job.fixed_end_ns, now_);
+      job.flowing = i >= naive_lanes ? job.fixed_end_ns <= now_ : job.data > 0;
+      if (i >= naive_lanes) job.fixed_end_ns = std::max(job.fixed_end_ns, now_);
     }
   }
 
  private:
-  bool bursts(std::size_t i) const { return i >= lane_count && spec_.links[i - lane_count].sustained_bandwidth > 0; }
+  bool bursts(std::size_t i) const { return i >= naive_lanes && spec_.links[i - naive_lanes].sustained_bandwidth > 0; }
   // The lane's job, which takes its fixed time, has so much traffic meanwhile.
   void give_traffic(Job& job, std::size_t lane, Bytes bytes) const {
     if (uses_of(lane).empty() || bytes == 0 || job.fixed_ns == 0) return;
@@ -156,25 +171,25 @@ class NaiveMachine {
   }
   // What comes next to the server's flow is the end of its credit.
   bool runs_dry(std::size_t i) const {
-    return bursts(i) && credits_[i - lane_count] > 0 && credits_[i - lane_count] < servers_[i].front().data;
+    return bursts(i) && credits_[i - naive_lanes] > 0 && credits_[i - naive_lanes] < servers_[i].front().data;
   }
   void let_flow(std::size_t i, BytesPerSecond rate, Nanoseconds passed_ns) {
     const uint128 flowed = static_cast<uint128>(rate) * static_cast<uint128>(passed_ns);
     if (!servers_[i].empty() && servers_[i].front().flowing) {
       uint128& data = servers_[i].front().data;
       data -= std::min(data, flowed);
-      if (bursts(i)) credits_[i - lane_count] -= std::min(credits_[i - lane_count], flowed);
+      if (bursts(i)) credits_[i - naive_lanes] -= std::min(credits_[i - naive_lanes], flowed);
     } else if (bursts(i)) {
-      const Link& link = spec_.links[i - lane_count];
-      credits_[i - lane_count] = std::min(
+      const Link& link = spec_.links[i - naive_lanes];
+      credits_[i - naive_lanes] = std::min(
           static_cast<uint128>(link.burst_bytes) * 1'000'000'000u,
-          credits_[i - lane_count] + static_cast<uint128>(link.sustained_bandwidth) * static_cast<uint128>(passed_ns));
+          credits_[i - naive_lanes] + static_cast<uint128>(link.sustained_bandwidth) * static_cast<uint128>(passed_ns));
     }
   }
   const std::vector<std::uint8_t>& uses_of(std::size_t i) const {
     static const std::vector<std::uint8_t> nothing;
-    if (i == communication_lane) return nothing;
-    return i < lane_count ? spec_.lane_uses[i] : spec_.links[i - lane_count].uses;
+    if (i == communication_lane || i == host_lane) return nothing;
+    return i < naive_lanes ? spec_.lane_uses[i] : spec_.links[i - naive_lanes].uses;
   }
   // Max-min fairness by filling: whoever is bound first gets its share, the rest is filled further.
   std::vector<BytesPerSecond> share() const {
@@ -190,8 +205,8 @@ class NaiveMachine {
           offer;  // by link: the least of its own bandwidth and its resources' equal shares
       for (const std::size_t i : open) {
         offer[i] = servers_[i].front().cap;
-        if (bursts(i) && credits_[i - lane_count] == 0)
-          offer[i] = std::min(offer[i], spec_.links[i - lane_count].sustained_bandwidth);
+        if (bursts(i) && credits_[i - naive_lanes] == 0)
+          offer[i] = std::min(offer[i], spec_.links[i - naive_lanes].sustained_bandwidth);
         for (const std::uint8_t resource : uses_of(i)) {
           BytesPerSecond users = 0;
           for (const std::size_t other : open) {

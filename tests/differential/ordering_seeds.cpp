@@ -1,7 +1,7 @@
 // core/ordering.h against happens-before as it is defined: a list of all accesses of each byte, and for each work the
 // set of all works before it. The happens-before judge of tests/live/rules (access_log.h, vector_clock.h) is a third
-// implementation and stays one: it judges the calls of a driver that this table leads to, and a judge shares no code with
-// what it judges.
+// implementation and stays one: it judges the calls of a driver that this table leads to, and a judge shares no code
+// with what it judges.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -156,8 +156,8 @@ class Seed {
     const Line line = any_line();
     std::vector<Touch> touches;
     for (std::uint64_t count = random_.between(1, 3); count > 0; --count) {
-      touches.push_back({random_.one_in(ordered_) ? extent() : tensors_[random_.below(tensors_.size())],
-                         random_.one_in(3)});
+      touches.push_back(
+          {random_.one_in(ordered_) ? extent() : tensors_[random_.below(tensors_.size())], random_.one_in(3)});
     }
     waits_now_.clear();
     for (const Touch& touch : touches) regions_.before(touch.extent, touch.write, line, waits_now_);
@@ -188,9 +188,7 @@ class Seed {
     return wrong + "\n";
   }
 
-  static std::string text(Ticket ticket) {
-    return std::to_string(ticket.line) + "." + std::to_string(ticket.number);
-  }
+  static std::string text(Ticket ticket) { return std::to_string(ticket.line) + "." + std::to_string(ticket.number); }
 
   Random random_;
   std::uint64_t bytes_;

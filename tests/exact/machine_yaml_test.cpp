@@ -65,6 +65,7 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
   EXPECT_EQ(a.lane_uses, b.lane_uses);
   EXPECT_EQ(a.host_module_ns, b.host_module_ns);
   EXPECT_EQ(a.host_transfer_ns, b.host_transfer_ns);
+  EXPECT_EQ(a.run_ahead, b.run_ahead);
   EXPECT_EQ(a.price.on_demand, b.price.on_demand);
   EXPECT_EQ(a.price.spot, b.price.spot);
   EXPECT_EQ(a.price.currency, b.price.currency);
@@ -266,6 +267,7 @@ TEST(MachineYaml, ReadsStorageAllocationHostAndPrice) {
       "staging: {tier: cpu, count: 4, bytes: 1MiB}\n"
       "cpu: {adam_parameters_per_second: 2e9, uses: [dram]}\n"
       "host: {per_module: 40us, per_transfer: {value: 30us, confidence: measured, spread: 0.25}}\n"
+      "run_ahead: {ops: 256, time: 3ms}\n"
       "price: {on_demand: {value: 1.006, source: a list, retrieved: 2026-07, confidence: published}, spot: 0.5}\n",
       "m.yaml");
   EXPECT_EQ(machine.gpu, "l40s");
@@ -281,6 +283,8 @@ TEST(MachineYaml, ReadsStorageAllocationHostAndPrice) {
   EXPECT_EQ(machine.links[2].sustained_bandwidth, 2'000'000'000u);
   EXPECT_EQ(machine.links[2].burst_bytes, 100'000'000'000u);
   EXPECT_EQ(machine.host_module_ns, 40'000);
+  EXPECT_EQ(machine.run_ahead.ops, 256u);
+  EXPECT_EQ(machine.run_ahead.time_ns, 3'000'000);
   EXPECT_EQ(machine.host_transfer_ns, 30'000);
   ASSERT_NE(fact_of(machine, "host.per_transfer"), nullptr);
   EXPECT_EQ(fact_of(machine, "host.per_transfer")->spread, 0.25);
@@ -547,6 +551,10 @@ MachineSpec random_machine(std::mt19937_64& random) {
   }
   if (below(2)) machine.host_module_ns = static_cast<Nanoseconds>(below(1'000'000));
   if (below(2)) machine.host_transfer_ns = static_cast<Nanoseconds>(below(1'000'000));
+  if (below(2)) {
+    machine.run_ahead.ops = static_cast<std::uint32_t>(below(1000));
+    machine.run_ahead.time_ns = 1 + static_cast<Nanoseconds>(below(10'000'000));
+  }
   if (below(2)) machine.price = {static_cast<double>(1 + below(1'000'000)) / 7.0, 0.5, "EUR"};
   if (below(2)) machine.staging = {1, static_cast<std::uint32_t>(1 + below(100)), 1 + below(1ull << 30)};
   machine.initial_tier = static_cast<TierId>(1 + below(tiers - 1));

@@ -74,6 +74,30 @@ MachineSpec behind_switch(BytesPerSecond link, BytesPerSecond through_switch) {
 
 Nanoseconds stall(const RunResult& result, StallCause cause) { return result.window.stall_ns[cause]; }
 
+// Hosts that run ahead: each has launched all of its ops at 0, and the GPUs meet at max(100, 300).
+TEST(RanksTest, OpsMeetOnTheDevicesWhereHostsRunAhead) {
+  Trace trace;
+  for (std::uint16_t rank = 0; rank < 2; ++rank) {
+    add_rank_op(trace, rank, rank == 0 ? 100 : 300, {});
+    add_rank_op(trace, rank, 50, {}, "all-reduce");
+    add_rank_op(trace, rank, 10, {});
+  }
+  MachineSpec machine = small_machine(1000);
+  machine.run_ahead.ops = 8;
+  Cluster cluster(trace, {machine, machine});
+  const RanksResult once = cluster.run();
+  EXPECT_EQ(once.ranks[0].iteration_ns.front(), 360);
+  EXPECT_EQ(once.ranks[1].iteration_ns.front(), 360);
+  EXPECT_EQ(stall(once.ranks[0], StallCause::collective), 200);
+  EXPECT_EQ(cluster.spans(1, SpanKind::op)[1].start_ns, 300);
+  Cluster again(trace, {machine, machine});
+  const RanksResult steady = again.run_until_steady();
+  for (const RunResult& rank : steady.ranks) {
+    EXPECT_TRUE(rank.steady);
+    EXPECT_EQ(rank.window.time_ns, 360 * static_cast<Nanoseconds>(rank.period));
+  }
+}
+
 // Two unequal ranks, one PCIe switch of S = 1 B/ns. Rank 0 has a link of a = 1 B/ns and fetches A = 1200 bytes, rank 1
 // one of b = 0.25 B/ns and B = 500 bytes; then each computes for c = 10 ns.
 // Max-min: rank 1 gets min(b, S/2) = 0.25, rank 0 what is left up to its own link, S - 0.25 = 0.75, until one is done:

@@ -394,7 +394,9 @@ std::string RandomCase::describe() const {
        << (layout.start.empty() ? "" : ", start given") << "\n";
   text << "issue_ahead " << machine.issue_ahead << ", copies_in_flight " << machine.copies_in_flight
        << ", initial tier " << int{machine.initial_tier} << ", staging " << machine.staging.count << " x "
-       << machine.staging.bytes << "\n";
+       << machine.staging.bytes << ", host " << machine.host_transfer_ns << " ns a transfer, runs ahead "
+       << machine.run_ahead.ops << " ops " << machine.run_ahead.time_ns << " ns, " << machine.run_ahead.copies
+       << " copies " << machine.run_ahead.copies_ns << " ns\n";
   for (const Tier& tier : machine.tiers)
     text << "tier " << tier.name << " " << tier.capacity << " granularity " << tier.granularity << " bandwidth "
          << tier.bandwidth << " allocation " << tier.allocation.per_call_ns << " ns, " << tier.allocation.bandwidth
@@ -499,6 +501,13 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   const bool simulates_g10 = made.policy == "g10" || made.policy == "deepum" || made.policy == "random";
   layout.overlap_faults = options.optimizer && simulates_g10 && made.machine.issue_ahead == 1 && more.one_in(2);
   made.settings = options.settings;
+  if (options.run_ahead) {
+    Random ahead(seed ^ 0x6168656164);
+    made.machine.run_ahead = {.ops = static_cast<std::uint32_t>(ahead.between(1, ahead.one_in(2) ? 3 : 20)),
+                              .time_ns = static_cast<Nanoseconds>(ahead.between(1, 1000)),
+                              .copies = static_cast<std::uint32_t>(ahead.between(1, 3)),
+                              .copies_ns = static_cast<Nanoseconds>(ahead.below(200))};
+  }
   return made;
 }
 

@@ -44,6 +44,7 @@ struct CaseOptions {
   bool movable = false;                              // tier 0; sizes are 512 times as large
   bool real_pages = false;                           // sizes and granularities that HostMachine takes
   bool deep_issue = true;                            // issue_ahead of 2 occurs
+  bool run_ahead = false;                            // the program's thread goes on ahead of the GPU
   std::string policy = {};                           // empty: any of the registry, or "random"
   std::map<std::string, std::string> settings = {};  // of the policy
   bool optimizer = false;                            // updates that policies move and reorder, and a second SSD

@@ -1,0 +1,244 @@
+// A host that runs ahead (sim/ordered_machine.h), with times that can be worked out on paper: links move a byte in a
+// nanosecond. Seeds against a naive one: tests/differential/.
+#include "sim/ordered_machine.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "sim/simulate.h"
+#include "sim/simulated_rank.h"
+#include "tests/small_cases.h"
+
+namespace tencache {
+namespace {
+
+MachineSpec ahead(MachineSpec machine, std::uint32_t ops = 8, Nanoseconds time_ns = 10'000) {
+  machine.run_ahead = {.ops = ops, .time_ns = time_ns};
+  machine.validate();
+  return machine;
+}
+
+struct AheadRun {
+  RunResult result;
+  std::vector<Span> ops, transfers;  // in order of their end
+  Nanoseconds stall(StallCause cause) const { return result.window.stall_ns[cause]; }
+};
+
+AheadRun run(const MachineSpec& machine, const Trace& trace, const Layout& layout = whole_tensors(),
+             std::uint64_t iterations = 1) {
+  trace.validate();
+  const Program program{trace, {}};
+  ScriptedPolicy policy(layout);
+  SimulatedRank simulated(machine);
+  Timeline timeline;
+  Engine engine(machine, simulated.port(), policy, &program,
+                {.timeline = &timeline, .log = nullptr, .on_iteration = {}});
+  simulated.look_at(engine.memory());
+  AheadRun run;
+  run.result = engine.run({.max_iterations = iterations, .until_steady = false});
+  for (const Span& span : timeline.spans) {
+    if (span.kind == SpanKind::op) run.ops.push_back(span);
+    if (span.kind == SpanKind::transfer) run.transfers.push_back(span);
+  }
+  return run;
+}
+
+// Each op but the first begins when the one before is over: the host passed its gap meanwhile.
+TEST(OrderedMachineTest, TheHostPassesGapsWhileTheGpuWorks) {
+  Trace trace;
+  for (int i = 0; i < 3; ++i) add_op(trace, 100, {}, {}, Device::gpu, 60);
+  EXPECT_EQ(run(small_machine(1000), trace).result.iteration_ns.front(), 3 * 160);
+  const AheadRun made = run(ahead(small_machine(1000)), trace);
+  EXPECT_EQ(made.result.iteration_ns.front(), 60 + 3 * 100);
+  EXPECT_EQ(made.result.window.gap_ns, 60);
+  EXPECT_EQ(made.result.window.compute_ns, 300);
+}
+
+// Gaps longer than the ops: then the GPU waits for the host, 160 for each op.
+TEST(OrderedMachineTest, TheGpuWaitsForASlowHost) {
+  Trace trace;
+  for (int i = 0; i < 3; ++i) add_op(trace, 100, {}, {}, Device::gpu, 160);
+  const AheadRun made = run(ahead(small_machine(1000)), trace);
+  EXPECT_EQ(made.result.iteration_ns.front(), 3 * 160 + 100);
+  EXPECT_EQ(made.result.window.gap_ns, 160 + 2 * 60);
+}
+
+// The fetch for the second op begins as the first is launched, and the second waits for it on the GPU.
+TEST(OrderedMachineTest, AMissIsWaitedForOnTheDevice) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 150, Role::parameter, true);
+  add_op(trace, 100, {}, {});
+  add_op(trace, 40, {x}, {});
+  const AheadRun made = run(ahead(small_machine(1000)), trace);
+  ASSERT_EQ(made.transfers.size(), 1u);
+  EXPECT_EQ(made.transfers[0].start_ns, 0);
+  EXPECT_EQ(made.transfers[0].end_ns, 150);
+  EXPECT_EQ(made.ops[1].start_ns, 150);
+  EXPECT_EQ(made.result.iteration_ns.front(), 190);
+  EXPECT_EQ(made.stall(StallCause::h2d), 50);
+  EXPECT_EQ(made.result.window.links[0].busy_ns, 150);
+  EXPECT_EQ(made.result.window.links[0].bytes, 150u);
+}
+
+// The third op is issued, and its fetch begins, when the second is launched. With a window of one op that is when the
+// first is over.
+TEST(OrderedMachineTest, TheWindowHoldsTheHostBack) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 150, Role::parameter, true);
+  add_op(trace, 100, {}, {});
+  add_op(trace, 30, {}, {});
+  add_op(trace, 40, {x}, {});
+  EXPECT_EQ(run(ahead(small_machine(1000)), trace).ops[2].start_ns, 150);
+  EXPECT_EQ(run(ahead(small_machine(1000), 1), trace).ops[2].start_ns, 250);
+}
+
+// Two ops are launched however long they take. The third is if the two, 130 together, are less than the window: then the
+// fourth's fetch begins behind the third's, at 50; else when the first is over.
+TEST(OrderedMachineTest, TheWindowIsOfTimeToo) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 50, Role::parameter, true);
+  const TensorId y = trace.add_tensor("y", 150, Role::parameter, true);
+  add_op(trace, 100, {}, {});
+  add_op(trace, 30, {}, {});
+  add_op(trace, 40, {x}, {});
+  add_op(trace, 40, {y}, {});
+  for (const auto& [window_ns, start_ns] : {std::pair{131, 200}, {130, 250}, {1, 250}}) {
+    const AheadRun made = run(ahead(small_machine(1000), 8, window_ns), trace);
+    EXPECT_EQ(made.ops[2].start_ns, 130) << window_ns;
+    EXPECT_EQ(made.ops[3].start_ns, start_ns) << window_ns;
+  }
+}
+
+// Memory for one tensor: the eviction is handed over as the op that writes a is launched, and its room is free. The
+// addresses are in order: written until 10, read until 110, filled until 210.
+TEST(OrderedMachineTest, RoomChangesOwnersInOrder) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 100, Role::activation, true);
+  const TensorId b = trace.add_tensor("b", 100, Role::parameter, true);
+  add_op(trace, 10, {}, {a});
+  add_op(trace, 10, {b}, {});
+  Layout layout = whole_tensors();
+  layout.allocators = {{AllocatorKind::best_fit, {}}, {AllocatorKind::best_fit, {}}};
+  const AheadRun made = run(ahead(small_machine(100)), trace, layout);
+  ASSERT_EQ(made.transfers.size(), 2u);
+  EXPECT_EQ(made.transfers[0].start_ns, 10);
+  EXPECT_EQ(made.transfers[0].end_ns, 110);
+  EXPECT_EQ(made.transfers[1].start_ns, 110);
+  EXPECT_EQ(made.ops[1].start_ns, 210);
+  EXPECT_EQ(made.stall(StallCause::h2d), 200);
+  EXPECT_EQ(made.result.iteration_ns.front(), 220);
+}
+
+// Without addresses each chunk is its own memory: the fetch does not wait for the one that leaves.
+TEST(OrderedMachineTest, WithoutAddressesRoomHasNoPast) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 100, Role::activation, true);
+  const TensorId b = trace.add_tensor("b", 100, Role::parameter, true);
+  add_op(trace, 10, {}, {a});
+  add_op(trace, 10, {b}, {});
+  const AheadRun made = run(ahead(small_machine(100)), trace);
+  EXPECT_EQ(made.ops[1].start_ns, 100);
+}
+
+// What the CPU's op reads has left the GPU when the copy is over, which the op waits for on its thread.
+TEST(OrderedMachineTest, ThreadsWaitForStreams) {
+  Trace trace;
+  const TensorId gradient = trace.add_tensor("gradient", 100, Role::gradient, false);
+  add_op(trace, 50, {}, {gradient});
+  add_op(trace, 20, {gradient}, {}, Device::cpu);
+  const AheadRun made = run(ahead(small_machine(1000)), trace);
+  ASSERT_EQ(made.ops.size(), 2u);
+  EXPECT_EQ(made.transfers[0].start_ns, 50);
+  EXPECT_EQ(made.ops[1].lane, cpu_lane);
+  EXPECT_EQ(made.ops[1].start_ns, 150);
+  EXPECT_EQ(made.result.iteration_ns.front(), 170);
+}
+
+// Each of two copies costs the host 30 before the launch of the op that they are for, and nothing of the GPU's time.
+TEST(OrderedMachineTest, CopiesCostTheHostsTime) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 10, Role::parameter, true);
+  const TensorId y = trace.add_tensor("y", 10, Role::parameter, true);
+  add_op(trace, 100, {}, {});
+  add_op(trace, 40, {x, y}, {});
+  MachineSpec machine = ahead(small_machine(1000));
+  machine.host_transfer_ns = 30;
+  EXPECT_EQ(run(machine, trace).ops[1].start_ns, 100);
+  machine.host_transfer_ns = 70;
+  EXPECT_EQ(run(machine, trace).ops[1].start_ns, 140);
+}
+
+// Handed over are two copies, or what flows in a time; the third may be cancelled.
+TEST(OrderedMachineTest, WhatIsHandedOverIsNotCancelled) {
+  MachineSpec spec = ahead(small_machine(1000));
+  spec.run_ahead.copies_ns = 10;
+  SimulatedRank rank(spec);
+  Residency memory(spec, std::vector<AllocatorSpec>(2), 0, false);
+  memory.add_tensor(100, Role::parameter, true, 0);
+  rank.look_at(memory);
+  CopyCommand copy{.link = 0, .chunk = 0, .bytes = 100, .from = {1, 0}, .to = {0, 0}};
+  std::vector<Fence> fences;
+  for (Tag tag = 1; tag <= 3; ++tag) fences.push_back(rank.port().submit(copy, tag));
+  for (const Fence fence : fences) rank.port().cancel(fence);
+  std::vector<std::pair<CompletionStatus, Nanoseconds>> seen;
+  for (Completion completion; rank.port().wait(completion);) seen.emplace_back(completion.status, completion.end_ns);
+  using enum CompletionStatus;
+  EXPECT_EQ(seen, (std::vector<std::pair<CompletionStatus, Nanoseconds>>{
+                      {done, 0}, {done, 0}, {cancelled, 0}, {observed, 100}, {observed, 200}}));
+}
+
+// Both clocks recur, so the period is exact: a long run goes on with the same iterations.
+TEST(OrderedMachineTest, ASteadyStateIsOneOfBothClocks) {
+  Trace trace;
+  std::vector<TensorId> tensors;
+  for (const char* name : {"a", "b", "c"}) {
+    tensors.push_back(trace.add_tensor(name, 100, Role::parameter, true));
+    add_op(trace, 70, {tensors.back()}, {tensors.back()}, Device::gpu, 20);
+  }
+  add_op(trace, 50, {tensors[0]}, {});
+  const MachineSpec machine = ahead(small_machine(200));
+  const Program program{trace, {}};
+  ScriptedPolicy policy(whole_tensors());
+  const RunResult steady = simulate(program, machine, policy);
+  ASSERT_TRUE(steady.steady);
+  Nanoseconds sum = steady.window.compute_ns + steady.window.gap_ns;
+  for (const Nanoseconds stall : steady.window.stall_ns) sum += stall;
+  EXPECT_EQ(sum, steady.window.time_ns);
+  EXPECT_GT(steady.window.links[0].busy_ns, 0);
+  EXPECT_GT(steady.window.links[1].busy_ns, 0);
+  ScriptedPolicy again(whole_tensors());
+  const RunResult lasting = simulate(program, machine, again, {.max_iterations = 400, .until_steady = false});
+  ASSERT_EQ(lasting.iteration_ns.size(), 400u);
+  for (std::size_t i = steady.iterations; i < 400; ++i) {
+    EXPECT_EQ(lasting.iteration_ns[i], lasting.iteration_ns[i - steady.period]) << i;
+  }
+}
+
+// A GPU cannot go on after a copy that failed on it.
+TEST(OrderedMachineTest, ACopyThatFailsAfterItWasHandedOverEndsTheRun) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 100, Role::parameter, true);
+  add_op(trace, 100, {x}, {});
+  const Program program{trace, {}};
+  ScriptedPolicy policy(whole_tensors());
+  const FaultPlan plan = parse_fault_plan("seed=1,copy_error=1");
+  SimulatedFaults faults{.plan = &plan};
+  try {
+    simulate(program, ahead(small_machine(1000)), policy, {}, {}, &faults);
+    FAIL() << "it went on";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("failed after it was handed over"), std::string::npos) << error.what();
+  }
+}
+
+// Iterations end with their last op on the GPU, though the host was done with them before: 300 each, and the first has
+// the gap before its first op.
+TEST(OrderedMachineTest, IterationsEndOnTheGpu) {
+  Trace trace;
+  for (int i = 0; i < 3; ++i) add_op(trace, 100, {}, {}, Device::gpu, 20);
+  const AheadRun made = run(ahead(small_machine(1000)), trace, whole_tensors(), 3);
+  EXPECT_EQ(made.result.iteration_ns, (std::vector<Nanoseconds>{320, 300, 300}));
+}
+
+}  // namespace
+}  // namespace tencache

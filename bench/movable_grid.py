@@ -1,22 +1,21 @@
 #!/usr/bin/env python3
 """What whole tensors in one range of GPU memory cost against chunks that lie anywhere.
 
-The pairs are those of bench/policy_grid.py: traces, machines and GPU memories. Under each policy of --policies a pair
-is simulated in chunks (`--gpu-allocator exact`, pages from anywhere), the same with whole tensors, and with
-`--gpu-allocator movable` (whole tensors in one range, others are moved to make holes). Each pair under a policy is a line of the output file; what is there already is not
-run again. With --every N only each N-th pair is run, which is said in the report (--report, as Markdown). Simulated
-figures: they do not depend on this computer, but a run that takes longer than --timeout is left out and counted.
-Places hardly ever recur, so a movable run has no steady state: it takes --iterations, of which the second half counts.
-Its last iteration also waits for the CPU's last updates, which a steady run overlaps with the next one, unless the
-policy waits for them in each step (BLOCKING). That time is a gap of the GPU; what it is longer than in the run that it
-is compared with is taken off."""
+The pairs are those of bench/policy_grid.py: traces, machines and GPU memories. Under each policy of --policies a
+pair is simulated in chunks (`--gpu-allocator exact`, pages from anywhere), the same with whole tensors, and with
+`--gpu-allocator movable` (whole tensors in one range, others are moved to make holes). Each pair under a policy is
+a line of the output file; what is there already is not run again. With --every N only each N-th pair is run, which
+is said in the report (--report, as Markdown). Simulated figures: they do not depend on this computer, but a run
+that takes longer than --timeout is left out and counted. Places hardly ever recur, so a movable run has no steady
+state: it takes --iterations, of which the second half counts. Its last iteration also waits for the CPU's last
+updates, which a steady run overlaps with the next one, unless the policy waits for them in each step (BLOCKING).
+That time is a gap of the GPU; what it is longer than in the run that it is compared with is taken off."""
 import argparse
 import json
 import os
 import re
 import statistics
 import subprocess
-import sys
 
 import policy_grid
 
@@ -79,7 +78,8 @@ def heading(*cells):
 
 def table(rows):
     text = heading("policy", "pairs", "only in chunks", "only movable", "time ÷ in chunks, median", "worst",
-                   "more than 5 % slower", "time ÷ whole tensors', median", "worst", "moved GB per iteration, median", "most", "moving ÷ time, median", "most")
+                   "more than 5 % slower", "time ÷ whole tensors', median", "worst", "moved GB per iteration, median",
+                   "most", "moving ÷ time, median", "most")
     for policy in POLICIES:
         of = [row for row in rows if row["policy"] == policy]
         both = list(filter(ran_twice, of))
@@ -93,18 +93,19 @@ def table(rows):
         to_whole = [ratio(row, "whole") for row in both if "seconds" in row["whole"]] or [float("nan")]
         text.append(line(policy, len(both), *alone, f"{statistics.median(ratios):.3f}", f"{max(ratios):.3f}",
                          sum(1 for value in ratios if value > LOSS), f"{statistics.median(to_whole):.3f}",
-                         f"{max(to_whole):.3f}", f"{statistics.median(moved):.1f}", f"{max(moved):.1f}", f"{statistics.median(moving):.4f}", f"{max(moving):.4f}"))
+                         f"{max(to_whole):.3f}", f"{statistics.median(moved):.1f}", f"{max(moved):.1f}",
+                         f"{statistics.median(moving):.4f}", f"{max(moving):.4f}"))
     return text
 
 
 def report(rows, pairs):
+    pairs_seen = len(set(map(pair_of, rows)))
     text = ["# What do whole tensors in one range of GPU memory cost?", "",
-            "Written by `bench/movable_grid.py`; its head describes the comparison. All figures are simulated.",
-            "Time beyond that of whole tensors is due to the range, the rest of the difference to moving tensors as a whole.",
+            "Written by `bench/movable_grid.py`; its head describes the comparison. All figures are simulated. Time",
+            "beyond that of whole tensors is due to the range; the rest of the difference, to moving whole tensors.",
             "",
-            f"{len(set(map(pair_of, rows)))} of {pairs} pairs of trace, machine and GPU memory; under some policies fewer",
-            "(column 2 and 3).",
-            "", *table(rows), ""]
+            f"{pairs_seen} of {pairs} pairs of trace, machine and GPU memory, under some policies fewer.", "",
+            *table(rows), ""]
     both = list(filter(ran_twice, rows))
     lost = sorted((row for row in both if ratio(row) > LOSS), key=ratio, reverse=True)
     share = lambda row: row["largest_tensor"] / row["gpu_bytes"]
@@ -125,8 +126,9 @@ def report(rows, pairs):
                  *heading("policy", "trace", "machine", "GPU memory ÷ peak", "time ÷ in chunks",
                           "time ÷ whole tensors'", "largest tensor ÷ GPU memory", "moved GB", "placeless")]
         for row in lost:
+            to_whole = f"{ratio(row, 'whole'):.3f}" if "seconds" in row["whole"] else "–"
             text.append(line(row["policy"], row["trace"], row["machine"], row["fraction"], f"{ratio(row):.3f}",
-                             f"{ratio(row, 'whole'):.3f}" if "seconds" in row["whole"] else "–", f"{share(row):.3f}", f"{row['movable']['moved_bytes'] / 1e9:.1f}",
+                             to_whole, f"{share(row):.3f}", f"{row['movable']['moved_bytes'] / 1e9:.1f}",
                              f"{row['movable']['placeless']:.4g}"))
     return "\n".join(text) + "\n"
 

@@ -711,5 +711,36 @@ TEST(MachineYaml, AnotherFolderOfConfigs) {
   EXPECT_EQ(machines[0].name, "mine");
 }
 
+// 0.9 of the 3350 GB/s that gpus.yaml has for an H100, unless the file says it.
+TEST(MachineOverridesTest, HowGpuMemoryIsLaidOut) {
+  const std::string text = R"(name: m
+gpu: h100
+tiers:
+  - {name: gpu, kind: gpu, capacity: 24GiB, allocator: movable}
+  - {name: cpu, kind: cpu, capacity: 64GiB}
+links:
+  - {name: h2d, from: cpu, to: gpu, bandwidth: 20GB/s}
+  - {name: d2h, from: gpu, to: cpu, bandwidth: 20GB/s}
+initial_tier: cpu
+)";
+  MachineSpec machine = parse_machine(text, "m.yaml");
+  EXPECT_EQ(machine.tiers[0].allocator, AllocatorKind::movable);
+  find_memory_bandwidth(machine);
+  EXPECT_EQ(machine.tiers[0].bandwidth, 3'015'000'000'000U);
+  machine.tiers[0].bandwidth = 1;
+  find_memory_bandwidth(machine);
+  EXPECT_EQ(machine.tiers[0].bandwidth, 1U);
+  override_allocator(machine, "--gpu-allocator", "");
+  EXPECT_EQ(machine.tiers[0].allocator, AllocatorKind::movable);
+  override_allocator(machine, "--gpu-allocator", "caching");
+  EXPECT_EQ(machine.tiers[0].allocator, AllocatorKind::caching);
+  try {
+    override_allocator(machine, "--gpu-allocator", "best_fit");
+    FAIL() << "a policy's allocator";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("--gpu-allocator"), HasSubstr("best_fit"), HasSubstr("movable")));
+  }
+}
+
 }  // namespace
 }  // namespace tencache

@@ -1077,7 +1077,8 @@ bool Naive::take_room(ChunkId chunk, TierId tier, std::size_t server) {
   if (chunks_.take(chunk, tier)) return true;
   for (const Arena::Step& step : find_hole(chunk, tier)) {
     const Job job = machine_.below().move(server, chunks_.bytes_in(step.chunk, tier));
-    result_.moves.push_back({server, step.chunk, step.to * chunks_.unit(), input_ns_, job.fixed_ns});
+    const std::size_t lane = server < naive_lanes ? server : server - naive_lanes + lane_count;
+    result_.moves.push_back({lane, step.chunk, step.to * chunks_.unit(), input_ns_, job.fixed_ns});
     chunks_.move(step);
     machine_.push(server, job);
   }
@@ -1547,7 +1548,7 @@ bool Naive::room_for(int id) {
   const bool needed = chunks_.at(move.chunk, to).pins > 0;
   const Bytes others = wanted(to);
   if (!needed && others > 0 && chunks_.free(to) < others + chunks_.room_of(move.chunk, to)) return false;
-  const std::size_t server = lane_count + std::size_t{move.path.back()};
+  const std::size_t server = naive_lanes + std::size_t{move.path.back()};
   if (take_room(move.chunk, to, server)) return true;
   Bytes bytes = chunks_.room_of(move.chunk, to);
   if (needed) {

@@ -35,7 +35,7 @@ class LateOps {
   struct Times {
     double use, write;
   };
-  Nanoseconds time_of(const Op& op) const { return op.occupied_ns(); }
+  Nanoseconds time_of(const Op& op) const { return bound_time_of(op, machine_); }
 
   // `with_late`: ops that may run on the CPU's lane take their time, too.
   void find_ready(std::span<const MovableOp> movable, bool with_late) {
@@ -149,7 +149,8 @@ class Rounds {
       begins_ns_.push_back(gpu_ns);
       for (OpIndex index = of.units[unit].first; index < of.units[unit].end; ++index) {
         const Op& op = trace_.ops[index];
-        if (bound_kind_of(trace_, op, machine) == OpKind::gpu) gpu_ns += static_cast<double>(op.occupied_ns());
+        if (bound_kind_of(trace_, op, machine) == OpKind::gpu)
+          gpu_ns += static_cast<double>(bound_time_of(op, machine));
       }
       for (const Touch& touch : of.touches(unit)) mark(touch, unit);
     }

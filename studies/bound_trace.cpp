@@ -13,12 +13,11 @@ OpKind bound_kind_of(const Trace& trace, const Op& op, const MachineSpec& machin
   return duration_on_cpu(trace, op, machine) ? OpKind::movable : OpKind::gpu;
 }
 
-namespace {
-
-// What the op takes of its lane. A host that runs ahead passes the GPU's gaps while the GPU works.
-Nanoseconds time_of(const Op& op, const MachineSpec& machine) {
+Nanoseconds bound_time_of(const Op& op, const MachineSpec& machine) {
   return op.device == Device::gpu && machine.run_ahead.ops > 0 ? op.duration_ns : op.occupied_ns();
 }
+
+namespace {
 
 void mark(Touch& touch, OpKind kind, const Use& use) {
   const bool output = use.write && !use.read;
@@ -93,7 +92,7 @@ class Chains {
   struct Times {
     double use = forever, write = forever;
   };
-  double duration_of(OpIndex index) const { return static_cast<double>(time_of(trace_.ops[index], machine_)); }
+  double duration_of(OpIndex index) const { return static_cast<double>(bound_time_of(trace_.ops[index], machine_)); }
   // GPU time that has passed when the CPU op can begin; -forever: it waits for nothing of this iteration.
   double ready_ns(OpIndex index) const {
     double ready = -forever;
@@ -154,7 +153,7 @@ BoundTrace::BoundTrace(const Trace& of, const MachineSpec& machine) : trace(&of)
     for (OpIndex index = unit.first; index < unit.end; ++index) {
       const Op& op = of.ops[index];
       const OpKind kind = bound_kind_of(of, op, machine);
-      const Nanoseconds time_ns = time_of(op, machine);
+      const Nanoseconds time_ns = bound_time_of(op, machine);
       const bool waits = kind != OpKind::gpu && waits_for_gpu(schedule.uses(index), by_gpu);
       if (kind == OpKind::gpu) unit.gpu_ns += time_ns;
       if (kind == OpKind::movable) {

@@ -20,6 +20,8 @@ inline constexpr double forever = std::numeric_limits<double>::infinity();  // n
 
 enum class OpKind : std::uint8_t { gpu, movable, cpu };
 OpKind bound_kind_of(const Trace& trace, const Op& op, const MachineSpec& machine);
+// What the op takes of its lane. A host that runs ahead passes the GPU's gaps while the GPU works.
+Nanoseconds bound_time_of(const Op& op, const MachineSpec& machine);
 
 // What the ops of a unit do with a tensor. An output is written without being read by the same op.
 struct Touch {

@@ -2,9 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <ctime>
 #include <memory>
+#include <optional>
+#include <string_view>
 
 #include "answers/result.h"
 #include "cli/command_line.h"
@@ -32,10 +35,12 @@ struct CalibrateArguments {
   std::vector<std::string> directories;
   std::string device = "auto";
   std::string trace, gpu;  // of --from-trace
+  std::string answers;     // of --import
   bool no_files = false;
   bool no_cpu_tier = false;
   bool quick = false;
   bool json = false;
+  bool named = false;  // --name was given
 };
 
 std::string today() {
@@ -92,6 +97,7 @@ Json calibration_json(const Calibration& calibration, const MeasuredMedian& host
     copies[machine.links[link].name] = std::move(times);
   }
   Json memory = Json::array(), files = Json::array(), accelerator = Json::array();
+  Json page_locking = Json::array();
   for (const AcceleratorCost& cost : calibration.accelerator) {
     accelerator.push_back({{"bytes", cost.bytes},
                            {"pageable_h2d_bytes_per_second", measured_json(cost.pageable_h2d)},
@@ -108,6 +114,11 @@ Json calibration_json(const Calibration& calibration, const MeasuredMedian& host
                       {"map_seconds", measured_json(cost.map)},
                       {"unmap_seconds", measured_json(cost.unmap)}});
   }
+  for (const PageLockCost& cost : calibration.page_locking) {
+    page_locking.push_back({{"threads", cost.threads},
+                            {"touch_bytes_per_second", measured_json(cost.touch)},
+                            {"lock_bytes_per_second", measured_json(cost.lock)}});
+  }
   for (const FileRate& rate : calibration.files) {
     files.push_back({{"block_bytes", rate.block_bytes},
                      {"queue_depth", rate.queue_depth},
@@ -119,6 +130,7 @@ Json calibration_json(const Calibration& calibration, const MeasuredMedian& host
   json["copies"] = std::move(copies);
   json["memory"] = std::move(memory);
   json["gpu_memory"] = std::move(accelerator);
+  json["page_locking"] = std::move(page_locking);
   json["files"] = {{"bytes", calibration.file_bytes}, {"rates", std::move(files)}};
   json["beside_computing"] = {{"h2d_bytes_per_second", measured_json(contention.h2d)},
                               {"d2h_bytes_per_second", measured_json(contention.d2h)},
@@ -203,6 +215,10 @@ std::string calibration_text(const Calibration& calibration, const MeasuredMedia
     }
     text += "\n" + gpu.text();
   }
+  for (const PageLockCost& cost : calibration.page_locking) {
+    text += fmt::format("  pages made by {} thread{}: {}; locked: {}\n", cost.threads, cost.threads == 1 ? "" : "s",
+                        rate_text(cost.touch), rate_text(cost.lock));
+  }
   if (!calibration.files.empty()) {
     Table files({"  files in blocks of", "in flight", "read", "write", "both at once"});
     for (const FileRate& rate : calibration.files) {
@@ -265,8 +281,63 @@ ExitCode calibrate_kernels(const CalibrateArguments& arguments) {
   return ExitCode::done;
 }
 
+// The calls of the driver that a copy of a chunk costs the host: its memory comes and goes, it is started, and marked.
+constexpr std::array transfer_calls = {"cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemcpyHtoDAsync",
+                                       "cuEventRecord"};
+
+// Of the smallest size that was timed, while nothing else ran. None where one is missing.
+std::optional<MeasuredMedian> transfer_cost(const Json& calls) {
+  MeasuredMedian sum;
+  for (const std::string_view call : transfer_calls) {
+    const Json* smallest = nullptr;
+    for (const Json& row : calls) {
+      if (row.at("call") != call || row.at("beside_kernel").get<bool>()) continue;
+      if (smallest == nullptr || row.at("bytes") < smallest->at("bytes")) smallest = &row;
+    }
+    if (smallest == nullptr) return std::nullopt;
+    sum.value += smallest->at("median_us").get<double>() * 1e-6;
+    sum.spread = std::max(sum.spread, smallest->at("spread").get<double>());
+  }
+  return sum;
+}
+
+// What bench/gpu_day.sh brought home from another computer.
+ExitCode import_answers(const CalibrateArguments& arguments) try {
+  check_output("--output", arguments.output, {arguments.answers});
+  const Json day = Json::parse(read_file(arguments.answers));
+  const Json& steps = day.at("steps");
+  if (!steps.contains("calibrate") || !steps.at("calibrate").contains("machine")) {
+    throw Error(arguments.answers, 0, "has no calibration; part a of bench/gpu_day.sh writes one if it succeeds there");
+  }
+  MachineSpec machine = parse_machine(steps.at("calibrate").at("machine").get<std::string>(), arguments.answers);
+  if (arguments.named) machine.name = arguments.name;
+  if (steps.contains("probe") && steps.at("probe").contains("probe")) {
+    if (const auto cost = transfer_cost(steps.at("probe").at("probe").at("calls"))) {
+      machine.host_transfer_ns = std::llround(cost->value * 1e9);
+      machine.facts.push_back({"host.per_transfer", "calls of the driver for a chunk that is copied", "measured",
+                               day.at("date").get<std::string>(), std::min(cost->spread, 10.0)});
+    }
+  }
+  const std::string text = write_machine_yaml(machine);
+  parse_machine(text, arguments.output);
+  AtomicFile file(arguments.output);
+  file.write(text);
+  file.commit();
+  const std::string card = day.contains("card") && day.at("card").is_object() ? day.at("card").at("name") : "no card";
+  if (arguments.json) {
+    print_json({{"file", arguments.output}, {"card", card}, {"host_per_transfer_ns", machine.host_transfer_ns}});
+  } else {
+    print(fmt::format("{}: {}, measured on {}\n", arguments.output, card, day.at("date").get<std::string>()));
+  }
+  return ExitCode::done;
+} catch (const nlohmann::json::exception& error) {
+  throw Error(arguments.answers, 0,
+              std::string("is no file of answers, such as bench/gpu_day.sh writes: ") + error.what());
+}
+
 ExitCode measure(const CalibrateArguments& arguments) {
   if (!arguments.trace.empty()) return calibrate_kernels(arguments);
+  if (!arguments.answers.empty()) return import_answers(arguments);
   CalibrateOptions options;
   options.name = arguments.name;
   options.date = today();
@@ -337,7 +408,12 @@ void add_calibrate_command(CLI::App& app, Command& chosen) {
   refuse_empty(
       command->add_option("--assume-gpu", arguments->gpu, "The GPU of the recording (default: what its header says)"))
       ->needs("--from-trace");
-  refuse_empty(command->add_option("--name", arguments->name, "The machine's name"))->capture_default_str();
+  refuse_empty(command->add_option("--import", arguments->answers,
+                                   "Measure nothing: take what a GPU's computer answered (answers-a.json of "
+                                   "bench/gpu_day.sh)"))
+      ->excludes("--from-trace");
+  CLI::Option* name = refuse_empty(command->add_option("--name", arguments->name, "The machine's name"));
+  name->capture_default_str();
   refuse_empty(command->add_option(
       "--gpu-memory", arguments->gpu_memory,
       "Size of the GPU's tier (default: of a GPU what it has free, else a quarter of free memory)"));
@@ -370,8 +446,12 @@ void add_calibrate_command(CLI::App& app, Command& chosen) {
       "  tencache calibrate -o this-computer.yaml\n"
       "  tencache calibrate -o this-computer.yaml --directory /mnt/nvme0 --directory /mnt/nvme1\n"
       "  tencache calibrate -o cpu-box.yaml --no-cpu-tier --directory /mnt/nvme\n"
-      "  tencache calibrate --from-trace step.trace.jsonl -o my-h100.yaml");
-  command->callback([arguments, &chosen] { chosen = [arguments] { return measure(*arguments); }; });
+      "  tencache calibrate --from-trace step.trace.jsonl -o my-h100.yaml\n"
+      "  tencache calibrate --import answers-a.json -o h200.yaml");
+  command->callback([arguments, name, &chosen] {
+    arguments->named = name->count() > 0;
+    chosen = [arguments] { return measure(*arguments); };
+  });
 }
 
 }  // namespace tencache

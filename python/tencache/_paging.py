@@ -39,6 +39,13 @@ class Paging:
     @staticmethod
     def _library_for(device: str, say: Callable[[str], None]) -> ctypes.CDLL:
         cuda = device == "cuda"
+        built = os.environ.get("TENCACHE_PAGING_LIBRARY")
+        if built:
+            try:
+                return ctypes.CDLL(built)
+            except OSError as error:
+                raise Error(f"TENCACHE_PAGING_LIBRARY: {error}; it has to be built for PyTorch {torch.__version__}, such "
+                            "as tests/torch_versions.py does") from error
         sources = Library("paging-cuda" if cuda else "paging", ["paging", "program", "cuda" if cuda else "no_cuda"],
                           root=source_root(__file__), cuda=cuda)
         try:

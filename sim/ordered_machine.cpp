@@ -204,7 +204,7 @@ void OrderedMachine::take(const Completion& below) {
 }
 
 void OrderedMachine::launch(const HostJob& job) {
-  if (job.op.lane == gpu_lane) launched_ns_ += job.op.duration_ns;
+  launched_ns_ += job.op.duration_ns;
   give_ticket(job.op.lane, {.fence = job.fence, .tag = job.tag, .ordered = true, .op = job.op}, job.accesses);
   ready_.push_back({job.fence, job.tag, CompletionStatus::done, now(), now()});
 }
@@ -216,7 +216,7 @@ void OrderedMachine::end(Line index, const Completion& below) {
   line.works.pop_front();
   --line.let_go;
   line.bytes -= work.copy.bytes;
-  if (index == gpu_lane) launched_ns_ -= work.op.duration_ns;
+  if (index == gpu_lane || index == communication_lane) launched_ns_ -= work.op.duration_ns;
   ended_ = {index, work.number};
   clocks_.passed(ended_);
   const bool done = below.status == CompletionStatus::done;
@@ -263,7 +263,7 @@ void OrderedMachine::use_host() {
 }
 
 bool OrderedMachine::window_open() const {
-  const std::size_t launched = lines_[gpu_lane].works.size();
+  const std::size_t launched = lines_[gpu_lane].works.size() + lines_[communication_lane].works.size();
   return launched < spec_.run_ahead.ops && (launched < launched_at_least || launched_ns_ < spec_.run_ahead.time_ns);
 }
 

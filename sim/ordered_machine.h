@@ -5,7 +5,7 @@
 // The host. A gap, and the launch of an op of the GPU's streams, are done by the rank's one thread, one after the
 // other, in the order in which the engine asks for them. What copies cost the host (`host_transfer_ns`, for each
 // submitted) it pays first, as soon as it is free. A launch takes no time. It waits until the window is open: fewer than
-// RunAhead::ops ops of the compute stream are launched and not over, and their durations are less than
+// RunAhead::ops ops of the streams are launched and not over, and their durations are less than
 // RunAhead::time_ns, or there is one of them at most. Then the op completes for the engine.
 // Links between GPU and CPU memory are streams: a copy completes when it is handed over, which is while fewer than
 // RunAhead::copies are handed over and not over, or less data than flows in RunAhead::copies_ns at the link's
@@ -134,7 +134,7 @@ class OrderedMachine final : public Machine {
   std::deque<HostJob> host_;
   bool host_busy_ = false, host_pays_ = false;  // pays: for copies
   std::uint64_t uncharged_ = 0;                 // copies submitted that the host has not begun to pay for
-  Nanoseconds launched_ns_ = 0;                 // of ops of the compute stream that are not over
+  Nanoseconds launched_ns_ = 0;                 // of ops of the streams that are not over
   Ticket ended_;                                // the last work that was over
   std::deque<Completion> ready_;                // for the engine
   std::vector<Completion> withdrawn_;  // copies that were cancelled before they were handed over, still to be told

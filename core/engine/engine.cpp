@@ -300,7 +300,7 @@ bool Engine::start_where_laid_out(TensorId tensor, ChunkId chunk) {
 
 // The last iteration ends with its ops: transfers that none will need are not part of it.
 void Engine::finish_if_done() {
-  if (live_ == nullptr && !finished_ && state_.lanes.empty() && state_.program->all_done()) cross_boundary();
+  if (live_ == nullptr && !finished_ && state_.lanes.empty() && state_.program->all_done()) cross_boundary(true);
 }
 
 void Engine::give_up(const OutOfMemory& reason) {
@@ -408,7 +408,7 @@ void Engine::issue(std::uint8_t lane) {
   runner_.issue(lane);
 }
 
-void Engine::cross_boundary() {
+void Engine::cross_boundary(bool last) {
   const OpLane& lane = state_.lanes[0];
   if (lane.active.empty()) {
     state_.ledger.gap(0, state_.moment.now, none, true);
@@ -416,7 +416,7 @@ void Engine::cross_boundary() {
     state_.ledger.compute(0, lane.active.front().times, state_.moment.now);
   }
   runner_.count_held();
-  state_.ledger.boundary();
+  state_.ledger.boundary(last);
   session_.emit({.kind = EventKind::iteration_end});
   ++state_.moment.iteration;
   state_.ledger.next_iteration();

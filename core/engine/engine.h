@@ -212,7 +212,7 @@ class Engine {
   bool issue_next(std::uint8_t lane);
   bool blocked(std::uint8_t lane, OpIndex next);
   void issue(std::uint8_t lane);
-  void cross_boundary();
+  void cross_boundary(bool last = false);
   void finish_if_done();
   bool lift_standstill();
   bool under_way(std::uint64_t ops_given_before) const;

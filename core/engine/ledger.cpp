@@ -166,6 +166,7 @@ void Ledger::observe_op(std::uint8_t lane, const Completion& observed, const Dev
   }
   compute(lane, op.times, observed.end_ns);
   catch_up(lane);
+  if (lane == communication_lane) catch_up(gpu_lane);
 }
 
 void Ledger::observe_copy(const Completion& observed) {
@@ -182,6 +183,7 @@ void Ledger::observe_copy(const Completion& observed) {
 void Ledger::catch_up(std::uint8_t lane) {
   std::deque<Later>& later = later_[lane];
   while (!later.empty() && later.front().kind != Later::Kind::op) {
+    if (later.front().last && !later_[communication_lane].empty()) return;
     count(lane, later.front());
     later.pop_front();
   }
@@ -197,6 +199,7 @@ void Ledger::count(std::uint8_t lane, const Later& later) {
     case Later::Kind::wait:
       return count_wait(lane, later.times, later.until, {}, later.moment);
     case Later::Kind::boundary:
+      if (later.last) count_gap(lane, idle_since_ns_[communication_lane], none, true, later.moment);
       return count_boundary(later.until);
     case Later::Kind::op:
       break;
@@ -205,17 +208,15 @@ void Ledger::count(std::uint8_t lane, const Later& later) {
 }
 
 void Ledger::settle() {
-  for (std::uint8_t lane = 0; lane < lane_count; ++lane) {
-    std::erase_if(later_[lane], [](const Later& later) { return later.kind == Later::Kind::op; });
-    catch_up(lane);
-  }
+  for (auto& later : later_) std::erase_if(later, [](const Later& told) { return told.kind == Later::Kind::op; });
+  for (std::uint8_t lane = 0; lane < lane_count; ++lane) catch_up(lane);
 }
 
 // ---- Iterations -----------------------------------------------------------------------------------------------------
 
-void Ledger::boundary() {
-  if (!later_[gpu_lane].empty()) {
-    tell_later(gpu_lane, {.kind = Later::Kind::boundary, .until = counters_.time_ns});
+void Ledger::boundary(bool last) {
+  if (!later_[gpu_lane].empty() || (last && !later_[communication_lane].empty())) {
+    tell_later(gpu_lane, {.kind = Later::Kind::boundary, .until = counters_.time_ns, .last = last});
   } else {
     count_boundary(counters_.time_ns);
   }

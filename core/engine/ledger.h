@@ -110,7 +110,8 @@ class Ledger {
   const Counters& counters() const { return counters_; }
 
   // ---- Iterations.
-  void boundary();
+  // `last`: of the run, which ends with the communication lane's ops, too.
+  void boundary(bool last = false);
   void next_iteration() { updates_begun_ns_ = -1; }
   bool begun() const { return !boundaries_.empty(); }
   std::uint64_t iterations() const { return boundary_ns_.empty() ? 0 : boundary_ns_.size() - 1; }
@@ -128,7 +129,8 @@ class Ledger {
     Nanoseconds until = 0;  // wait: the op's start; boundary: its time for the engine
     StallCause cause = StallCause::memory;
     bool waits_for_cpu = false;
-    Fence fence = 0;  // of the op
+    bool last = false;  // boundary
+    Fence fence = 0;    // of the op
     OpTiming times = {};
     Moment moment = {};
   };
@@ -161,7 +163,7 @@ class Ledger {
   bool first_and_last_;
   Completes completes_;
   const Program* program_ = nullptr;
-  std::array<std::deque<Later>, lane_count> later_;  // of each that is not empty the first is an op
+  std::array<std::deque<Later>, lane_count> later_;  // the first of each is an op, or the last boundary
   std::unordered_map<Fence, Span> copies_;           // that will be observed; looked up only
   // Its sum over causes, with compute_ns and gap_ns, is idle_since_ns_[0] less where the GPU's time began; so is
   // that of phase_ns. Nothing in it decreases.

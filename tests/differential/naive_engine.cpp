@@ -195,6 +195,7 @@ struct Crossings {
   std::vector<std::pair<Nanoseconds, std::size_t>> told;  // when, and after how many ops of the GPU's lane
   std::size_t gpu_ops = 0;                                // so far
   std::vector<Nanoseconds> gpu_op_ends;
+  Nanoseconds communication_end_ns = 0;  // of the last op there
 };
 
 // Moves by number, and their places in the queues: the least is the first.
@@ -891,6 +892,7 @@ void Naive::observe(const Ended& ended) {
     op->second.end_ns = machine_.now();
     result_.ops.push_back(op->second);
     if (op->second.lane == gpu_lane) crossings_.gpu_op_ends.push_back(machine_.now());
+    if (op->second.lane == communication_lane) crossings_.communication_end_ns = machine_.now();
     ops_to_observe_.erase(op);
   }
   if (const auto copy = transfers_to_observe_.find(number); copy != transfers_to_observe_.end()) {
@@ -906,7 +908,11 @@ void Naive::count_iterations() {
   Nanoseconds last_ns = 0;
   for (const auto& [told_ns, gpu_ops] : crossings_.told) {
     const Nanoseconds ops_ns = gpu_ops == 0 ? 0 : crossings_.gpu_op_ends[gpu_ops - 1];
-    const Nanoseconds end_ns = std::max(told_ns, ops_ns);
+    Nanoseconds end_ns = std::max(told_ns, ops_ns);
+    // The run ends with all ops.
+    if (result_.iteration_ns.size() + 1 == progress_.iterations) {
+      end_ns = std::max(end_ns, crossings_.communication_end_ns);
+    }
     result_.iteration_ns.push_back(end_ns - last_ns);
     last_ns = end_ns;
   }

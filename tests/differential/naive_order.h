@@ -177,9 +177,12 @@ class NaiveOrderedMachine {
   }
   bool window_open() const {
     Nanoseconds durations_ns = 0;
-    for (const Job& job : alive_[gpu_lane]) durations_ns += job.fixed_ns;
-    return alive_[gpu_lane].size() < spec_.run_ahead.ops &&
-           (alive_[gpu_lane].size() < 2 || durations_ns < spec_.run_ahead.time_ns);
+    std::size_t launched = 0;
+    for (const std::size_t lane : {gpu_lane, communication_lane}) {
+      for (const Job& job : alive_[lane]) durations_ns += job.fixed_ns;
+      launched += alive_[lane].size();
+    }
+    return launched < spec_.run_ahead.ops && (launched < 2 || durations_ns < spec_.run_ahead.time_ns);
   }
 
   const MachineSpec& spec_;

@@ -621,8 +621,8 @@ CompareAnswer compare_answer(const Comparison& comparison) {
 std::string changes_of(const ResultAnswer& result) {
   const Json run = to_json_of(result.manifest.run);
   Json changes = Json::object();
-  for (const char* option :
-       {"gpu_memory", "cpu_memory", "gpu_allocator", "limits", "run_ahead", "assume_gpu", "scale_bytes", "scale_time"}) {
+  for (const char* option : {"gpu_memory", "cpu_memory", "gpu_allocator", "limits", "run_ahead", "assume_gpu",
+                             "scale_bytes", "scale_time"}) {
     const Json& value = member(run, option);
     if (!value.is_null() && value != "1" && !(value.is_array() && value.empty())) changes[option] = value;
   }

@@ -86,8 +86,7 @@ AcceleratorLane::~AcceleratorLane() {
 std::byte* AcceleratorLane::buffer(std::size_t index) {
   if (buffers_ == nullptr) {
     const Bytes bytes = sizes_.buffers * sizes_.buffer_bytes;
-    void* memory =
-        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED) throw Error(std::string("buffers between files and the GPU: ") + std::strerror(errno));
     buffers_ = static_cast<std::byte*>(memory);
     std::string reason;  // unpinned they are slower, and that CPU memory cannot be pinned has been said

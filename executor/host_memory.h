@@ -65,7 +65,7 @@ struct HostMachineOptions {
   // Of CPU memory, page-locked for the accelerator before anything runs: what will be used, as far as it is known. More
   // is locked when it is needed.
   Bytes locked = 0;
-  std::optional<FaultPlan> faults;           // what is to go wrong
+  std::optional<FaultPlan> faults;  // what is to go wrong
 };
 
 class HostMemory {

@@ -58,7 +58,8 @@ ReplayPlan plan_replay(const Workload& workload, const Outcome* predicted) {
                   {},
                   locked_bytes(workload.machine, predicted)};
   prepare(*workload.trace, *plan.made.policy, workload.machine, rehearse);
-  plan.program = predicted != nullptr ? predicted->program : lower(*workload.trace, *plan.made.policy, workload.machine);
+  plan.program =
+      predicted != nullptr ? predicted->program : lower(*workload.trace, *plan.made.policy, workload.machine);
   return plan;
 }
 

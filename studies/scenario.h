@@ -41,7 +41,8 @@ struct MachineChoice {
   std::string run_ahead = {};                      // a count of ops; empty: the machine's
 
   bool changed() const {
-    return !gpu_memory.empty() || !cpu_memory.empty() || !gpu_allocator.empty() || !limits.empty() || !run_ahead.empty();
+    return !gpu_memory.empty() || !cpu_memory.empty() || !gpu_allocator.empty() || !limits.empty() ||
+           !run_ahead.empty();
   }
 };
 

@@ -32,8 +32,8 @@ TierId tier_of_files(const MachineSpec& spec) {
 LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions options)
     : spec_(with_real_pages(spec, options.machine.accelerator.get())),
       options_(std::move(options)),
-      abi_(interposed(options_, live_abi(*this, spec_, options_.machine.accelerator != nullptr,
-                                         options_.relocates != nullptr))),
+      abi_(interposed(options_,
+                      live_abi(*this, spec_, options_.machine.accelerator != nullptr, options_.relocates != nullptr))),
       device_(options_.fence),
       labels_(options_.engine.timeline),
       gate_(

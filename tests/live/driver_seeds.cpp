@@ -36,9 +36,9 @@ Trouble draw_trouble(Random& random) {
     case 1:
       return {"cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY, random.below(12)};
     case 2: {  // a call alone, of a device that goes on
-      constexpr std::array functions = {"cuEventRecord",       "cuEventCreate",  "cuLaunchKernel",
-                                        "cuStreamCreate",      "cuMemAlloc",     "cuMemSetAccess",
-                                        "cuMemAddressReserve", "cuMemMap",       "cuMemcpyDtoHAsync",
+      constexpr std::array functions = {"cuEventRecord",       "cuEventCreate",   "cuLaunchKernel",
+                                        "cuStreamCreate",      "cuMemAlloc",      "cuMemSetAccess",
+                                        "cuMemAddressReserve", "cuMemMap",        "cuMemcpyDtoHAsync",
                                         "cuMemcpyHtoDAsync",   "cuMemsetD8Async", "cuMemcpyBatchAsync"};
       return {functions[random.below(functions.size())], CUDA_ERROR_OUT_OF_MEMORY, random.below(40)};
     }

@@ -24,10 +24,10 @@ RulesDriver& driver() {
 
 #define RULES_TEXT(word) #word
 #define RULES_SYMBOL(word) RULES_TEXT(word)
-#define RULES_EXPORT(function)                                                                                 \
-  extern "C" {                                                                                                 \
+#define RULES_EXPORT(function)                                                                                  \
+  extern "C" {                                                                                                  \
   [[gnu::visibility("hidden"), gnu::used]] decltype(tencache::CudaDriver::function) rules_##function = nullptr; \
-  }                                                                                                            \
+  }                                                                                                             \
   asm(".globl " RULES_SYMBOL(function) "\n.type " RULES_SYMBOL(function) ", @function\n" RULES_SYMBOL(          \
       function) ":\n\tjmp *rules_" #function "(%rip)\n");
 

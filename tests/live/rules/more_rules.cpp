@@ -125,11 +125,15 @@ CUresult CUDAAPI exchange_mode(CUstreamCaptureMode* mode) {
 }  // namespace
 
 MoreRules more_rules() {
-  return {
-    .cuStreamWaitEvent = wait_event, .cuEventQuery = query, .cuEventElapsedTime = elapsed,
-    .cuMemcpyDtoDAsync = copy_inside, .cuStreamWriteValue64 = write_value, .cuStreamBeginCapture = begin_capture, .cuStreamEndCapture = end_capture,
-    .cuStreamIsCapturing = is_capturing, .cuThreadExchangeStreamCaptureMode = exchange_mode
-  };
+  return {.cuStreamWaitEvent = wait_event,
+          .cuEventQuery = query,
+          .cuEventElapsedTime = elapsed,
+          .cuMemcpyDtoDAsync = copy_inside,
+          .cuStreamWriteValue64 = write_value,
+          .cuStreamBeginCapture = begin_capture,
+          .cuStreamEndCapture = end_capture,
+          .cuStreamIsCapturing = is_capturing,
+          .cuThreadExchangeStreamCaptureMode = exchange_mode};
 }
 
 }  // namespace tencache::rules

@@ -14,7 +14,8 @@ OpKind bound_kind_of(const Trace& trace, const Op& op, const MachineSpec& machin
 }
 
 Nanoseconds bound_time_of(const Op& op, const MachineSpec& machine) {
-  return op.device == Device::gpu && machine.run_ahead.ops > 0 ? op.duration_ns : op.occupied_ns();
+  const bool hides_gap = op.device == Device::gpu && machine.run_ahead.ops > 0;
+  return op.occupied_ns() - (hides_gap ? op.gap_before_ns : 0);
 }
 
 namespace {

@@ -63,7 +63,7 @@ class LateOps {
         double least_ns = op.cpu_ns;
         if (kind == OpKind::movable) {
           op.movable = next_movable++;
-          op.cpu_ns = static_cast<double>(trace_.ops[index].gap_before_ns +
+          op.cpu_ns = static_cast<double>(bound_gap_of(trace_.ops[index], machine_) +
                                           *duration_on_cpu(trace_, trace_.ops[index], machine_));
           least_ns = std::min(op.cpu_ns, static_cast<double>(movable[op.movable].gpu_ns));
         }

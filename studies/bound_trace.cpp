@@ -14,8 +14,7 @@ OpKind bound_kind_of(const Trace& trace, const Op& op, const MachineSpec& machin
 }
 
 Nanoseconds bound_time_of(const Op& op, const MachineSpec& machine) {
-  const bool hides_gap = op.device == Device::gpu && machine.run_ahead.ops > 0;
-  return op.occupied_ns() - (hides_gap ? op.gap_before_ns : 0);
+  return op.occupied_ns() - op.gap_before_ns + bound_gap_of(op, machine);
 }
 
 namespace {
@@ -158,7 +157,7 @@ BoundTrace::BoundTrace(const Trace& of, const MachineSpec& machine) : trace(&of)
       const bool waits = kind != OpKind::gpu && waits_for_gpu(schedule.uses(index), by_gpu);
       if (kind == OpKind::gpu) unit.gpu_ns += time_ns;
       if (kind == OpKind::movable) {
-        const Nanoseconds cpu = op.gap_before_ns + *duration_on_cpu(of, op, machine);
+        const Nanoseconds cpu = bound_gap_of(op, machine) + *duration_on_cpu(of, op, machine);
         movable.push_back({.unit = static_cast<std::uint32_t>(units.size()),
                            .gpu_ns = time_ns,
                            .cpu_ns = waits || cpu_lane_waits ? cpu : 0});

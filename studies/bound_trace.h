@@ -20,7 +20,12 @@ inline constexpr double forever = std::numeric_limits<double>::infinity();  // n
 
 enum class OpKind : std::uint8_t { gpu, movable, cpu };
 OpKind bound_kind_of(const Trace& trace, const Op& op, const MachineSpec& machine);
-// What the op takes of its lane. A host that runs ahead passes the GPU's gaps while the GPU works.
+// The op's gap as far as it takes anything of its lane: with a host that runs ahead gaps pass while others work, those of
+// the GPU's ops while the GPU does, those of the CPU's while the GPU makes what they read.
+inline Nanoseconds bound_gap_of(const Op& op, const MachineSpec& machine) {
+  return machine.run_ahead.ops > 0 ? 0 : op.gap_before_ns;
+}
+// What the op takes of its lane.
 Nanoseconds bound_time_of(const Op& op, const MachineSpec& machine);
 
 // What the ops of a unit do with a tensor. An output is written without being read by the same op.

@@ -170,6 +170,7 @@ std::string machine_title(const Workload& workload) {
        {std::tuple{Device::gpu, "GPU memory ", choice.gpu_memory}, {Device::cpu, "CPU memory ", choice.cpu_memory}}) {
     if (!size.empty()) changes.push_back(name + format_bytes(machine.tiers[machine.tier_of(device)].capacity));
   }
+  if (!choice.gpu_allocator.empty()) changes.push_back("GPU allocator " + choice.gpu_allocator);
   for (const std::string& limit : choice.limits) {
     const auto link = std::ranges::find(machine.links, limit.substr(0, limit.find('=')), &Link::name);
     if (link == machine.links.end()) continue;

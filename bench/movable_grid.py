@@ -16,6 +16,7 @@ import os
 import re
 import statistics
 import subprocess
+import textwrap
 
 import policy_grid
 
@@ -120,7 +121,7 @@ def report(rows, pairs):
             reason = re.sub(r"'[^']*'|\d[\d.]*( [KMGT]iB)?", "…", row["movable"]["reason"].split("\n")[0])
             reasons[reason] = reasons.get(reason, 0) + 1
     for reason, count in sorted(reasons.items(), key=lambda entry: -entry[1]):
-        text.append(f"- Only in chunks, {count}: {reason}")
+        text.append(textwrap.fill(f"- Only in chunks, {count}: {reason}", 120, subsequent_indent="  "))
     if lost:
         text += ["", "More than 5 % slower:", "",
                  *heading("policy", "trace", "machine", "GPU memory ÷ peak", "time ÷ in chunks",

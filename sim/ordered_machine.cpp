@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "core/state_hash.h"
 
 namespace tencache {
 namespace {
@@ -21,19 +22,6 @@ bool is_stream(const MachineSpec& spec, const Link& link) {
   const TierKind from = spec.tiers[link.from].kind, to = spec.tiers[link.to].kind;
   return (from == TierKind::gpu && to == TierKind::cpu) || (from == TierKind::cpu && to == TierKind::gpu);
 }
-
-class Hash {
- public:
-  void mix(std::uint64_t value) {
-    value_ ^= value;
-    value_ *= 1099511628211ull;
-    value_ ^= value_ >> 29;
-  }
-  std::uint64_t value() const { return value_; }
-
- private:
-  std::uint64_t value_ = 1469598103934665603ull;
-};
 
 }  // namespace
 
@@ -167,7 +155,7 @@ void OrderedMachine::give_ticket(Line line, Work work, const std::vector<Access>
   }
   const Ticket ticket = clocks_.next(line);
   work.number = ticket.number;
-  Hash identity;
+  StateHash identity;
   identity.mix(work.op.op);
   identity.mix(work.copy.chunk);
   identity.mix(static_cast<std::uint64_t>(work.op.duration_ns));
@@ -286,7 +274,7 @@ void OrderedMachine::let_go(Line index) {
 }
 
 std::uint64_t OrderedMachine::state() const {
-  Hash hash;
+  StateHash hash;
   hash.mix(below_.state());
   hash.mix(spec_.host_transfer_ns > 0 ? uncharged_ : 0);
   hash.mix(host_pays_ ? 2 : host_busy_ ? 1 : 0);

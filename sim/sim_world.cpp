@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "core/state_hash.h"
 #include "sim/interruption.h"
 
 namespace tencache {
@@ -348,27 +349,22 @@ std::vector<SimWorld::Waiting> SimWorld::waiting() const {
 }
 
 std::uint64_t SimWorld::state(std::size_t rank) const {
-  std::uint64_t hash = 1469598103934665603ull;
-  const auto mix = [&hash](std::uint64_t value) {
-    hash ^= value;
-    hash *= 1099511628211ull;
-    hash ^= hash >> 29;
-  };
+  StateHash hash;
   const std::size_t end = rank + 1 < ranks_.size() ? ranks_[rank + 1].first_server : servers_.size();
-  mix(ranks_[rank].uncharged);
+  hash.mix(ranks_[rank].uncharged);
   for (std::size_t i = ranks_[rank].first_server; i < end; ++i) {
     const SimServer& server = servers_[i];
     const bool flowing = server.state == State::flowing;
-    mix(static_cast<std::uint64_t>(server.state));
-    mix(server.jobs.size());
-    mix(next_ns_[i] == never ? 0 : static_cast<std::uint64_t>(next_ns_[i] - now_));
-    if (flowing) mix(static_cast<std::uint64_t>(server.flow.left(now_)));
+    hash.mix(static_cast<std::uint64_t>(server.state));
+    hash.mix(server.jobs.size());
+    hash.mix(next_ns_[i] == never ? 0 : static_cast<std::uint64_t>(next_ns_[i] - now_));
+    if (flowing) hash.mix(static_cast<std::uint64_t>(server.flow.left(now_)));
     if (!server.flow.has_burst()) continue;
     const uint128 credit = server.flow.credit(now_, flowing);
-    mix(static_cast<std::uint64_t>(credit));
-    mix(static_cast<std::uint64_t>(credit >> 64));
+    hash.mix(static_cast<std::uint64_t>(credit));
+    hash.mix(static_cast<std::uint64_t>(credit >> 64));
   }
-  return hash;
+  return hash.value();
 }
 
 }  // namespace tencache

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "core/state_hash.h"
 
 namespace tencache {
 
@@ -429,34 +430,29 @@ void Engine::cross_boundary(bool last) {
 }
 
 std::uint64_t Engine::state_hash(Nanoseconds now) const {
-  std::uint64_t hash = 1469598103934665603ull;
-  const auto mix = [&hash](std::uint64_t value) {
-    hash ^= value;
-    hash *= 1099511628211ull;
-    hash ^= hash >> 29;
-  };
+  StateHash hash;
   for (TierId tier = 0; tier < state_.memory.tier_count(); ++tier) {
     for (ChunkId chunk = state_.memory.coldest(tier); chunk != none; chunk = state_.memory.warmer(chunk, tier)) {
-      mix(chunk);
-      mix(state_.memory.offset(chunk, tier));
+      hash.mix(chunk);
+      hash.mix(state_.memory.offset(chunk, tier));
     }
-    mix(none);
+    hash.mix(none);
   }
-  mix(state_.transfers.hash(now));
-  for (const std::uint8_t dead : state_.lives.dead) mix(dead);
+  hash.mix(state_.transfers.hash(now));
+  for (const std::uint8_t dead : state_.lives.dead) hash.mix(dead);
   for (std::uint8_t lane = 0; lane < lane_count; ++lane) {
-    for (const std::uint64_t count : state_.program->progress(lane, state_.moment.iteration)) mix(count);
+    for (const std::uint64_t count : state_.program->progress(lane, state_.moment.iteration)) hash.mix(count);
     const auto& active = state_.lanes[lane].active;
-    if (lane == communication_lane) mix(active.size());
+    if (lane == communication_lane) hash.mix(active.size());
     if (active.empty()) {
-      mix(0);
+      hash.mix(0);
     } else {
       const OpTiming& front = active.front().times;
-      mix(static_cast<std::uint64_t>(now - (active.front().started ? front.ready_ns : front.issued_ns)));
+      hash.mix(static_cast<std::uint64_t>(now - (active.front().started ? front.ready_ns : front.issued_ns)));
     }
   }
-  mix(session_.policy().fingerprint());
-  return hash;
+  hash.mix(session_.policy().fingerprint());
+  return hash.value();
 }
 
 // ---- When nothing is under way --------------------------------------------------------------------------------------

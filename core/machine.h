@@ -81,7 +81,7 @@ struct Completion {
   CompletionStatus status = CompletionStatus::done;
   Nanoseconds start_ns = 0;  // when the link or lane began it
   Nanoseconds end_ns = 0;    // when it was over, or ordered; never decreases from one completion to the next
-  // observed: on what the work waited last, a lane of core/timeline.h, and until when; on nothing: until 0.
+  // observed: what the work waited for last, a lane of core/timeline.h (an op's own: a move), until when; nothing: 0.
   std::uint8_t waited_for = 0;
   Nanoseconds waited_until_ns = 0;
 };

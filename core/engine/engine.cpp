@@ -74,13 +74,16 @@ void Engine::take(const input::Observed& observed) {
     state_.ledger.observe_copy(over);
     return;
   }
+  const std::uint8_t lane = static_cast<std::uint8_t>(tag_value(over.tag) & 0xff);
   DeviceWait waited{.until_ns = over.waited_until_ns};
   if (over.waited_for >= first_link_lane) {
     waited.cause = cause_of(state_.spec, static_cast<LinkId>(over.waited_for - first_link_lane));
+  } else if (over.waited_for == lane) {
+    waited.cause = StallCause::memory;
   } else {
     waited.cause = over.waited_for == communication_lane ? StallCause::collective : StallCause::cpu_compute;
   }
-  state_.ledger.observe_op(static_cast<std::uint8_t>(tag_value(over.tag) & 0xff), over, waited);
+  state_.ledger.observe_op(lane, over, waited);
 }
 
 void Engine::throw_op_failed(std::uint8_t lane) {

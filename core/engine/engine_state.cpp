@@ -26,9 +26,6 @@ std::vector<std::uint8_t> start_of_whole_tensors(const std::vector<Tensor>& tens
 void lay_out_movable(const MachineSpec& spec, const Machine& machine, const Program* program, Layout& layout) {
   const std::string tier =
       "machine '" + spec.name + "': tier '" + spec.tiers[0].name + "' has the allocator 'movable', ";
-  if (spec.run_ahead.ops > 0) {
-    throw Error(tier + "and the host runs ahead (`run_ahead`), which no simulation has together yet: leave one out");
-  }
   if (!machine.moves()) {
     throw Error(tier + "whose chunks this run cannot move; simulations can, and `run replay` in ordinary memory");
   }

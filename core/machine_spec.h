@@ -152,7 +152,9 @@ struct MachineSpec {
   std::uint32_t copies_in_flight = 1;  // transfers handed to a link at once
   Nanoseconds host_module_ns = 0;      // host time that a policy driven by module hooks adds per module call
   Nanoseconds host_transfer_ns = 0;    // host time that each copy costs the GPU's lane: mapping, waking up
-  RunAhead run_ahead = {};             // simulated machines only (sim/ordered_machine.h)
+  // At which CPU memory is page-locked before the first step; 0: not known. For predictions of the start-up.
+  BytesPerSecond host_lock_bandwidth = 0;
+  RunAhead run_ahead = {};  // simulated machines only (sim/ordered_machine.h)
   // Shared resources that a lane's op occupies while it runs (its bytes over its duration): CPU Adam and DRAM.
   std::array<std::vector<std::uint8_t>, 2> lane_uses;  // 0: GPU, 1: CPU
   Price price;

@@ -157,7 +157,7 @@ void Trace::validate(const std::string& file, std::span<const std::uint64_t> lin
   std::vector<bool> written(tensors.size(), false), right(kernels.size(), false);
   for (OpIndex i = 0; i < ops.size(); ++i) {
     const Op& op = ops[i];
-    if (op.duration_ns < 0 || op.gap_before_ns < 0) {
+    if (op.duration_ns < 0 || op.gap_before_ns < 0 || op.issue_ns < 0) {
       throw Error(file, line(i), "op '" + name(op) + "' has a negative duration or gap");
     }
     if (op.stream == OpStream::communication && op.device == Device::cpu) {

@@ -204,6 +204,9 @@ struct Op {
   std::uint16_t rank = 0;
   Nanoseconds duration_ns = 0;    // on the trace's own device
   Nanoseconds gap_before_ns = 0;  // host time and launch gaps before the op starts
+  // From the launch of the op before to this one's, without what the host waited: what a host that runs ahead needs for
+  // it. 0: not known.
+  Nanoseconds issue_ns = 0;
   std::uint64_t flops = 0;
   Bytes bytes = 0;                 // memory traffic of the kernel, 0: unknown
   std::uint32_t first_access = 0;  // into Trace::accesses: reads, then writes
@@ -212,6 +215,10 @@ struct Op {
   KernelId kernel = 0;       // into Trace::kernels
   std::uint32_t detail = 0;  // into Trace::details; 0: none
 
+  // What passes on a host that runs ahead, or does not, before it starts the op.
+  Nanoseconds host_ns(bool runs_ahead) const {
+    return runs_ahead && device == Device::gpu && issue_ns > 0 ? issue_ns : gap_before_ns;
+  }
   // How long its device's compute stream is taken by it.
   Nanoseconds occupied_ns() const { return gap_before_ns + (stream == OpStream::compute ? duration_ns : 0); }
 };

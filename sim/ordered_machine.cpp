@@ -87,6 +87,15 @@ void OrderedMachine::cancel(Fence fence) {
   }
 }
 
+Nanoseconds OrderedMachine::move(const MoveCommand& move) {
+  ++uncharged_;
+  const Line line = move.link == no_link ? Line{gpu_lane} : line_of(move.link);
+  ++lines_[line].moves;
+  give_ticket(line, {.fence = ++last_fence_, .ordered = true, .move = move}, accesses_of(move));
+  go_on();
+  return below_.time_of(move);
+}
+
 bool OrderedMachine::wait(Completion& completion) {
   while (!next(completion)) {
     Completion below;
@@ -145,6 +154,10 @@ std::vector<OrderedMachine::Access> OrderedMachine::accesses_of(const OpCommand&
   return accesses;
 }
 
+std::vector<OrderedMachine::Access> OrderedMachine::accesses_of(const MoveCommand& move) const {
+  return {{move.from.tier, {move.from.offset, move.bytes}, false}, {move.to.tier, {move.to.offset, move.bytes}, true}};
+}
+
 void OrderedMachine::give_ticket(Line line, Work work, const std::vector<Access>& accesses) {
   waits_.clear();
   for (const Access& one : accesses) regions_[one.region].before(one.extent, one.write, line, waits_);
@@ -157,7 +170,7 @@ void OrderedMachine::give_ticket(Line line, Work work, const std::vector<Access>
   work.number = ticket.number;
   StateHash identity;
   identity.mix(work.op.op);
-  identity.mix(work.copy.chunk);
+  identity.mix(work.move.bytes > 0 ? work.move.chunk : work.copy.chunk);
   identity.mix(static_cast<std::uint64_t>(work.op.duration_ns));
   for (const Access& one : accesses) {
     regions_[one.region].after(one.extent, one.write, ticket);
@@ -207,6 +220,13 @@ void OrderedMachine::end(Line index, const Completion& below) {
   if (index == gpu_lane || index == communication_lane) launched_ns_ -= work.op.duration_ns;
   ended_ = {index, work.number};
   clocks_.passed(ended_);
+  if (work.move.bytes > 0) {
+    --line.moves;
+    if (line.works.empty()) return;
+    line.works.front().waited_for = static_cast<std::uint8_t>(index);
+    line.works.front().waited_until_ns = now();
+    return;
+  }
   const bool done = below.status == CompletionStatus::done;
   if (!work.ordered) tell(work, below.status, below.start_ns, below.end_ns);
   if (work.ordered && !done) {
@@ -224,7 +244,8 @@ void OrderedMachine::go_on() {
 
 void OrderedMachine::hand_over(Line index) {
   LineState& line = lines_[index];
-  while (!line.offered.empty() && (line.works.size() < spec_.run_ahead.copies || line.bytes < line.bytes_at_once)) {
+  while (!line.offered.empty() &&
+         (line.works.size() - line.moves < spec_.run_ahead.copies || line.bytes < line.bytes_at_once)) {
     const Offer offer = line.offered.front();
     line.offered.pop_front();
     give_ticket(index, {.fence = offer.fence, .tag = offer.tag, .ordered = true, .copy = offer.copy},
@@ -251,7 +272,8 @@ void OrderedMachine::use_host() {
 }
 
 bool OrderedMachine::window_open() const {
-  const std::size_t launched = lines_[gpu_lane].works.size() + lines_[communication_lane].works.size();
+  const LineState& gpu = lines_[gpu_lane];
+  const std::size_t launched = gpu.works.size() - gpu.moves + lines_[communication_lane].works.size();
   return launched < spec_.run_ahead.ops && (launched < launched_at_least || launched_ns_ < spec_.run_ahead.time_ns);
 }
 
@@ -268,7 +290,11 @@ void OrderedMachine::let_go(Line index) {
       return true;
     });
     if (!work.waits.empty()) return;
-    work.below = line.link ? below_.submit(work.copy, index) : below_.execute(work.op, index);
+    if (work.move.bytes > 0) {
+      work.below = below_.move(work.move, index);
+    } else {
+      work.below = line.link ? below_.submit(work.copy, index) : below_.execute(work.op, index);
+    }
     if (work.cancelled) below_.cancel(work.below);
   }
 }

@@ -34,7 +34,13 @@ class SimMachine final : public Machine {
   }
   Fence execute(const OpCommand& op, Tag tag) override { return world_.execute(rank_, op, tag); }
   void cancel(Fence fence) override { world_.cancel(fence); }
-  Nanoseconds move(const MoveCommand& move) override { return world_.move(rank_, move); }
+  Nanoseconds move(const MoveCommand& move) override {
+    world_.move(rank_, move, {});
+    return time_of(move);
+  }
+  // The same, with a completion.
+  Fence move(const MoveCommand& move, Tag tag) { return world_.move(rank_, move, tag); }
+  Nanoseconds time_of(const MoveCommand& move) const { return world_.time_of(rank_, move); }
   bool moves() const override { return true; }
   bool wait(Completion& completion) override {
     TENCACHE_CHECK(world_.rank_count() == 1);

@@ -96,6 +96,7 @@ struct SimServer {
     NameId rendezvous = 0;
     bool cancelled = false;
     bool fails = false;
+    bool move = false;    // within tier 0's memory: `fixed_ns` long, as an op
     bool untold = false;  // its end is nobody's business
   };
   // stopped: cancelled before it began; latency: of a copy, before its data; fixed: its end is known.
@@ -103,25 +104,29 @@ struct SimServer {
 
   std::vector<Job> jobs;  // few: the engine holds back what need not be handed over
   State state = State::idle;
-  bool lane = false, flows = false;  // flows: an op's traffic occupies resources
+  bool lane = false, flows = false;  // flows: the traffic of an op, of a move, occupies resources
   bool undisturbed = false;          // links: nothing changes the rate of a copy while its data flows
   std::uint32_t rank = 0;
   std::uint32_t queue_depth = 1;
   Nanoseconds start_ns = 0;
-  DataFlow flow;
+  DataFlow flow, moving;  // moving: of a link's moves, which have nothing to do with its credit
 
   Job& first() { return jobs.front(); }
   const Job& first() const { return jobs.front(); }
   // The job that comes near enough to the front of a link's queue for its latency to begin; or null.
   Job* due(std::size_t position) {
-    return lane || position >= std::min<std::size_t>(queue_depth, jobs.size()) || jobs[position].ready_ns != never
-               ? nullptr
-               : &jobs[position];
+    if (lane || position >= std::min<std::size_t>(queue_depth, jobs.size())) return nullptr;
+    return jobs[position].move || jobs[position].ready_ns != never ? nullptr : &jobs[position];
   }
+  // It takes its time as an op does, not as data of a link.
+  bool first_is_fixed() const { return lane || first().move; }
+  DataFlow& first_flow() { return !lane && first().move ? moving : flow; }
+  const DataFlow& first_flow() const { return !lane && first().move ? moving : flow; }
   void start_flowing(Nanoseconds now) {
     state = State::flowing;
     // Of an op: just what flows at its rate in its duration.
-    flow.begin(lane ? DataFlow::amount(first().cap, first().fixed_ns) : DataFlow::amount(first().bytes), now);
+    first_flow().begin(
+        first_is_fixed() ? DataFlow::amount(first().cap, first().fixed_ns) : DataFlow::amount(first().bytes), now);
   }
   Completion finish(CompletionStatus status, Nanoseconds now) {
     const Completion over{first().fence, first().tag, status, state == State::stopped ? now : start_ns, now};

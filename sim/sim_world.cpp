@@ -46,12 +46,18 @@ SimWorld::SimWorld(std::vector<const MachineSpec*> ranks) : bandwidth_(make_band
     }
     for (std::uint32_t link = 0; link < spec.links.size(); ++link) {
       SimServer& server = servers_.emplace_back();
+      server.flows = !spec.lane_uses[gpu_lane].empty();
       server.rank = rank;
       server.queue_depth = std::max<std::uint32_t>(1, spec.links[link].queue_depth);
       server.flow.set_burst(spec.links[link].sustained_bandwidth, spec.links[link].burst_bytes);
       server.undisturbed =
           !server.flow.has_burst() && bandwidth_.alone(static_cast<std::uint32_t>(servers_.size() - 1));
     }
+  }
+  for (std::uint32_t index = 0; index < servers_.size(); ++index) server_of_.push_back(index);
+  for (std::uint32_t index = 0; index < servers_.size(); ++index) {
+    moves_of_.push_back(servers_[index].lane ? index : static_cast<std::uint32_t>(server_of_.size()));
+    if (!servers_[index].lane) server_of_.push_back(index);
   }
   next_ns_.assign(servers_.size(), never);
   front_.assign(servers_.size(), 0);
@@ -61,6 +67,7 @@ Bandwidth SimWorld::make_bandwidth(const std::vector<const MachineSpec*>& ranks)
   std::vector<BytesPerSecond> capacities, usual_caps;
   std::vector<std::vector<std::uint32_t>> uses;
   std::map<std::uint32_t, std::uint32_t> shared;  // number -> index into capacities
+  std::vector<std::vector<std::uint32_t>> moves;  // by link of all ranks: what its moves use
   for (const MachineSpec* spec : ranks) {
     std::vector<std::uint32_t> index;  // of the rank's resources
     for (const Resource& resource : spec->resources) {
@@ -87,7 +94,14 @@ Bandwidth SimWorld::make_bandwidth(const std::vector<const MachineSpec*>& ranks)
     add({}, 0);  // the communication lane: its ranks' interconnect is in its ops' durations
     add({}, 0);  // the host lane
     for (const Link& link : spec->links) add(link.uses, link.bandwidth);
+    std::vector<std::uint32_t> of_moves;
+    if (spec->tiers[0].bandwidth > 0) {
+      for (const std::uint8_t resource : spec->lane_uses[gpu_lane]) of_moves.push_back(index[resource]);
+    }
+    moves.insert(moves.end(), spec->links.size(), of_moves);
   }
+  uses.insert(uses.end(), moves.begin(), moves.end());
+  usual_caps.resize(uses.size(), 0);
   return Bandwidth(std::move(capacities), std::move(uses), std::move(usual_caps));
 }
 
@@ -121,23 +135,23 @@ Fence SimWorld::execute(std::size_t rank, const OpCommand& op, Tag tag) {
   return take_up(server);
 }
 
-Nanoseconds SimWorld::move(std::size_t rank, const MoveCommand& move) {
-  Rank& at = ranks_[rank];
-  const BytesPerSecond bandwidth = at.spec->tiers[move.from.tier].bandwidth;
+Nanoseconds SimWorld::time_of(std::size_t rank, const MoveCommand& move) const {
+  const BytesPerSecond bandwidth = ranks_[rank].spec->tiers[move.from.tier].bandwidth;
   TENCACHE_CHECK(bandwidth > 0);
-  const Bytes traffic = 2 * move.bytes;
-  const uint128 takes_ns = DataFlow::time_of(DataFlow::amount(traffic), bandwidth);
-  const bool by_lane = move.link == no_link;
-  const std::size_t server = at.first_server + (by_lane ? std::size_t{gpu_lane} : lanes + move.link);
+  return later(DataFlow::time_of(DataFlow::amount(2 * move.bytes), bandwidth)) - now_;
+}
+
+Fence SimWorld::move(std::size_t rank, const MoveCommand& move, std::optional<Tag> tag) {
+  Rank& at = ranks_[rank];
+  const std::size_t server = at.first_server + (move.link == no_link ? std::size_t{gpu_lane} : lanes + move.link);
   SimServer::Job& job = servers_[server].jobs.emplace_back();
-  job.fixed_ns = later(takes_ns) - now_;
-  job.bytes = by_lane ? traffic : 0;
-  job.cap = 1;
-  job.untold = true;
-  if (at.spec->host_transfer_ns > 0) ++at.uncharged;
-  const Nanoseconds result = job.fixed_ns;
-  take_up(server);
-  return result;
+  job.tag = tag.value_or(0);
+  job.fixed_ns = time_of(rank, move);
+  job.bytes = 2 * move.bytes;
+  job.move = true;
+  job.untold = !tag;
+  if (at.spec->host_transfer_ns > 0 && at.spec->run_ahead.ops == 0) ++at.uncharged;
+  return take_up(server);
 }
 
 // The server's last job is new.
@@ -187,7 +201,7 @@ void SimWorld::start(std::size_t index) {
   SimServer& server = servers_[index];
   SimServer::Job& job = server.first();
   server.start_ns = now_;
-  if (server.lane) {
+  if (server.first_is_fixed()) {
     if (server.flows && job.bytes > 0 && job.fixed_ns > 0) {
       job.cap = std::max<BytesPerSecond>(
           1, static_cast<BytesPerSecond>(DataFlow::amount(job.bytes) / static_cast<uint128>(job.fixed_ns)));
@@ -219,12 +233,18 @@ void SimWorld::start_latency(std::size_t index, std::size_t position) {
 
 // ---- Flow -----------------------------------------------------------------------------------------------------------
 
+// Of the server's first job.
+std::uint32_t SimWorld::flow_of(std::size_t index) const {
+  return servers_[index].first().move ? moves_of_[index] : static_cast<std::uint32_t>(index);
+}
+
 void SimWorld::set_cap(std::size_t index) {
   SimServer& server = servers_[index];
-  const std::uint32_t flow = static_cast<std::uint32_t>(index);
-  const BytesPerSecond cap = std::max<BytesPerSecond>(server.flow.cap(server.first().cap), 1);
+  DataFlow& data = server.first_flow();
+  const std::uint32_t flow = flow_of(index);
+  const BytesPerSecond cap = std::max<BytesPerSecond>(data.cap(server.first().cap), 1);
   if (bandwidth_.alone(flow)) {
-    server.flow.set_rate(cap, now_);
+    data.set_rate(cap, now_);
     schedule(index);
   } else {
     bandwidth_.set(flow, cap);
@@ -239,9 +259,10 @@ void SimWorld::start_flowing(std::size_t index) {
 // Settles what has flowed and gives each its new rate.
 void SimWorld::share_bandwidth() {
   while (bandwidth_.pending()) {
-    for (const std::uint32_t index : bandwidth_.share()) {
-      DataFlow& flow = servers_[index].flow;
-      const BytesPerSecond rate = bandwidth_.rate(index);
+    for (const std::uint32_t shared : bandwidth_.share()) {
+      const std::uint32_t index = server_of_[shared];
+      DataFlow& flow = servers_[index].first_flow();
+      const BytesPerSecond rate = bandwidth_.rate(shared);
       if (flow.rate() == rate) continue;
       flow.set_rate(rate, now_);
       schedule(index);
@@ -251,8 +272,9 @@ void SimWorld::share_bandwidth() {
 
 void SimWorld::schedule(std::size_t index) {
   SimServer& server = servers_[index];
-  const Nanoseconds end_ns = later(server.flow.ns_to_end());
-  const Nanoseconds next_ns = server.flow.exhausts() ? later(server.flow.ns_to_exhaustion()) : end_ns;
+  const DataFlow& flow = server.first_flow();
+  const Nanoseconds end_ns = later(flow.ns_to_end());
+  const Nanoseconds next_ns = flow.exhausts() ? later(flow.ns_to_exhaustion()) : end_ns;
   next_ns_[index] = server.first().cancelled ? now_ : next_ns;
 }
 
@@ -314,7 +336,7 @@ bool SimWorld::wait(std::size_t& rank, Completion& completion) {
     }
     if (server.state == State::latency) {
       start_flowing(next);
-    } else if (server.state == State::flowing && server.flow.exhausts()) {
+    } else if (server.state == State::flowing && server.first_flow().exhausts()) {
       server.flow.exhaust(now_);
       set_cap(next);
     } else {
@@ -327,14 +349,13 @@ bool SimWorld::wait(std::size_t& rank, Completion& completion) {
 
 void SimWorld::complete(std::size_t index, CompletionStatus status, Completion& completion) {
   SimServer& server = servers_[index];
-  const bool flowing = server.state == State::flowing;
-  completion = server.finish(status, now_);
-  if (status == CompletionStatus::failed) ranks_[server.rank].last_failed = completion.fence;
-  if (flowing) {
-    server.flow.settle(now_);
-    const std::uint32_t flow = static_cast<std::uint32_t>(index);
+  if (server.state == State::flowing) {
+    server.first_flow().settle(now_);
+    const std::uint32_t flow = flow_of(index);
     if (!bandwidth_.alone(flow)) bandwidth_.stop(flow);
   }
+  completion = server.finish(status, now_);
+  if (status == CompletionStatus::failed) ranks_[server.rank].last_failed = completion.fence;
   begin(index);
   start_latency(index, server.queue_depth - std::size_t{1});
 }
@@ -358,9 +379,9 @@ std::uint64_t SimWorld::state(std::size_t rank) const {
     hash.mix(static_cast<std::uint64_t>(server.state));
     hash.mix(server.jobs.size());
     hash.mix(next_ns_[i] == never ? 0 : static_cast<std::uint64_t>(next_ns_[i] - now_));
-    if (flowing) hash.mix(static_cast<std::uint64_t>(server.flow.left(now_)));
+    if (flowing) hash.mix(static_cast<std::uint64_t>(server.first_flow().left(now_)));
     if (!server.flow.has_burst()) continue;
-    const uint128 credit = server.flow.credit(now_, flowing);
+    const uint128 credit = server.flow.credit(now_, flowing && !server.first().move);
     hash.mix(static_cast<std::uint64_t>(credit));
     hash.mix(static_cast<std::uint64_t>(credit >> 64));
   }

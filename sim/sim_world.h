@@ -14,19 +14,21 @@
 // Lanes. An op takes its duration. Where the lane occupies resources (MachineSpec::lane_uses) and the op's traffic is
 // known, that traffic flows over them at most at bytes / duration: alone the op takes exactly its duration, beside
 // copies longer, and they do too.
-// What each copy costs the host (`host_transfer_ns`) is added to the next thing that the rank's GPU lane does, an op or
-// a gap: the thread that submits copies is the one that runs ops. Of a rank that runs ahead sim/ordered_machine.h adds
-// it, on the host lane: the program's thread.
+// What each copy or move costs the host (`host_transfer_ns`) is added to the next thing that the rank's GPU lane does,
+// an op or a gap: the thread that submits copies is the one that runs ops. Of a rank that runs ahead
+// sim/ordered_machine.h adds it, on the host lane: the program's thread.
 // Ops with a rendezvous start when each rank that `meet` names has come to its own.
 //
 // Moves. A chunk that moves within the memory of tier 0 is read and written there once, at the tier's bandwidth. The
-// lane or link that needs the room does it, in order: a lane as an op with that traffic, a link in place of data.
+// lane or link that needs the room does it, in order. Its traffic flows as that of an op of the GPU's lane does, over the
+// resources that this lane occupies: alone the move takes just that time. Only where it has a tag is its end told.
 //
 // All arithmetic is in integers (bytes x nanoseconds), so a time is exact to the nanosecond, rounded up once.
 // Equal times are ordered by submission, over all ranks.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -55,8 +57,10 @@ class SimWorld {
   // A copy with a failure takes its time and then fails.
   Fence submit(std::size_t rank, const CopyCommand& copy, Tag tag, const CopyFault& fault = {});
   Fence execute(std::size_t rank, const OpCommand& op, Tag tag);
-  // Returns how long it takes by itself. The rank's tier 0 has a bandwidth.
-  Nanoseconds move(std::size_t rank, const MoveCommand& move);
+  // The rank's tier 0 has a bandwidth.
+  Fence move(std::size_t rank, const MoveCommand& move, std::optional<Tag> tag);
+  // How long it takes by itself.
+  Nanoseconds time_of(std::size_t rank, const MoveCommand& move) const;
   void cancel(Fence fence);
   // The next completion of any rank. False when nothing can complete any more. Throws TooSlow where the clock would pass
   // longest_clock_ns.
@@ -96,6 +100,7 @@ class SimWorld {
   void start(std::size_t server);
   void start_latency(std::size_t server, std::size_t position);
   void start_flowing(std::size_t server);
+  std::uint32_t flow_of(std::size_t server) const;
   void set_cap(std::size_t server);
   void share_bandwidth();
   void schedule(std::size_t server);
@@ -108,7 +113,9 @@ class SimWorld {
   std::vector<SimServer> servers_;
   std::vector<Nanoseconds> next_ns_;              // by server: when the state of its first job ends, as things are
   std::vector<Fence> front_;                      // by server: of its first job
-  Bandwidth bandwidth_;                           // flows are servers
+  Bandwidth bandwidth_;                           // flows are servers, then what moves for each of the links
+  std::vector<std::uint32_t> moves_of_;           // by server: the flow of its moves
+  std::vector<std::uint32_t> server_of_;          // by flow
   std::unordered_map<NameId, Meeting> meetings_;  // looked up only
   Nanoseconds now_ = 0;
   std::uint32_t waits_ = 0;  // counted for interruption points alone

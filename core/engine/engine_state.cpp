@@ -73,7 +73,7 @@ Layout checked_layout(const MachineSpec& spec, const Machine& machine, Policy& p
 std::unique_ptr<ProgramSource> source_of(const Program* program, const MachineSpec& spec, const Machine& machine,
                                          const Policy& policy, const Layout& layout) {
   if (program == nullptr) return std::make_unique<LiveProgram>();
-  return std::make_unique<OwnedProgram>(*program, spec, policy.requirements().governed, layout, machine.pretends());
+  return std::make_unique<OwnedProgram>(*program, spec, machine, policy.requirements().governed, layout);
 }
 
 Route route_of(const MachineSpec& spec, TierId from, TierId to) {

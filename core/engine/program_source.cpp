@@ -29,13 +29,14 @@ std::string ProgramSource::title_of(TensorId tensor) const {
 
 // ---- Owned ----------------------------------------------------------------------------------------------------------
 
-OwnedProgram::OwnedProgram(const Program& program, const MachineSpec& spec,
-                           const std::array<bool, role_count>& governed, const Layout& layout, bool overlaps)
+OwnedProgram::OwnedProgram(const Program& program, const MachineSpec& spec, const Machine& machine,
+                           const std::array<bool, role_count>& governed, const Layout& layout)
     : ProgramSource(&program),
       schedule_(program.trace),
       lister_(program.trace),
       forgets_overwritten_(layout.forgets_overwritten),
-      overlaps_(overlaps) {
+      overlaps_(machine.pretends()),
+      runs_ahead_(machine.completes() == Completes::ordered) {
   const Trace& trace = program.trace;
   const TierId cpu = spec.tier_of(Device::cpu);
   const auto is_on_gpu = [](const Op& op) { return op.device == Device::gpu; };
@@ -127,7 +128,9 @@ void OwnedProgram::find_needs(bool blocking_step) {
 void OwnedProgram::limit(const RunLimits& limits) {
   limits_ = limits;
   uint128 iteration_ns = 0;
-  for (const Op& op : program_->trace.ops) iteration_ns += static_cast<uint128>(op.duration_ns + op.gap_before_ns);
+  for (const Op& op : program_->trace.ops) {
+    iteration_ns += static_cast<uint128>(op.duration_ns + op.host_ns(runs_ahead_));
+  }
   if (iteration_ns * limits.max_iterations > static_cast<uint128>(std::numeric_limits<Nanoseconds>::max() / 4)) {
     throw Error("the program's " + std::to_string(limits.max_iterations) +
                 " iterations would take more than 70 years; check the durations, or run fewer");
@@ -143,7 +146,7 @@ std::optional<NextOp> OwnedProgram::next(std::uint8_t lane) const {
   const Sequence& sequence = sequences_[lane];
   if (sequence.ops.empty() || sequence.iteration == limits_.max_iterations) return {};
   const OpIndex op = sequence.ops[sequence.at];
-  return NextOp{op, program_->trace.ops[op].gap_before_ns, lane == 0 && sequence.at == 0 && sequence.issued > 0};
+  return NextOp{op, program_->trace.ops[op].host_ns(runs_ahead_), lane == 0 && sequence.at == 0 && sequence.issued > 0};
 }
 
 // `place`: of the op of the other lane, relative to the iteration's first.

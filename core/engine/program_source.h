@@ -86,10 +86,9 @@ class ProgramSource {
 
 class OwnedProgram final : public ProgramSource {
  public:
-  // Throws Error if the program does not suit the machine. `governed`: by role, Requirements::governed. `overlaps`: the
-  // machine has a communication lane.
-  OwnedProgram(const Program& program, const MachineSpec& spec, const std::array<bool, role_count>& governed,
-               const Layout& layout, bool overlaps);
+  // Throws Error if the program does not suit the machine. `governed`: by role, Requirements::governed.
+  OwnedProgram(const Program& program, const MachineSpec& spec, const Machine& machine,
+               const std::array<bool, role_count>& governed, const Layout& layout);
 
   // Throws Error if the run would take longer than clocks go.
   void limit(const RunLimits& limits);
@@ -136,6 +135,7 @@ class OwnedProgram final : public ProgramSource {
   std::vector<std::uint32_t> uses_total_;  // by tensor
   bool forgets_overwritten_;               // Layout's
   bool overlaps_;                          // ops of the communication stream run beside others
+  bool runs_ahead_;                        // the host does
   std::vector<TensorId> read_on_gpu_;
 };
 

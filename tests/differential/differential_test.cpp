@@ -138,6 +138,17 @@ TEST(DifferentialTest, RunAheadEveryPolicy) {
         compare(first_seed++, policy == "ideal" ? 100 : 300, {.run_ahead = true, .policy = policy}));
   }
 }
+TEST(DifferentialTest, RunAheadRandomPolicyWhereChunksMove) {
+  compare(18, 3000, {.movable = true, .run_ahead = true, .policy = "random"});
+}
+TEST(DifferentialTest, RunAheadEveryPolicyWhereChunksMove) {
+  std::uint64_t first_seed = 400;
+  for (const std::string& policy : registered_policies()) {
+    SCOPED_TRACE(policy);
+    if (policy == "ideal") continue;
+    ASSERT_NO_FATAL_FAILURE(compare(first_seed++, 100, {.movable = true, .run_ahead = true, .policy = policy}));
+  }
+}
 TEST(DifferentialTest, PrefetchWindow) { compare(14, 400, {.policy = "lfu", .settings = {{"window", "3"}}}); }
 
 }  // namespace

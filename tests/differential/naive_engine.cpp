@@ -91,6 +91,7 @@ class Arena {
   std::optional<std::size_t> place_for(std::size_t units, bool high) const;
   void put(ChunkId chunk, std::size_t at, std::size_t units) { fill(chunk, at, units); }
   void take_out(ChunkId chunk) { std::ranges::replace(units_, chunk, ChunkId{none}); }
+  std::vector<std::uint64_t> units_of(ChunkId chunk) const;
   std::vector<Step> make_hole(std::size_t units, const std::set<ChunkId>& immovable) const;
 
  private:
@@ -143,6 +144,8 @@ class Chunks {
   // To that unit.
   void move(const Arena::Step& step);
   Bytes unit() const { return std::max<Bytes>(512, spec_.tiers[0].granularity); }
+  std::size_t units_of(ChunkId chunk) const { return room_of(chunk, 0) / unit(); }
+  void touch(ChunkId chunk, TierId tier, bool write, std::vector<Touch>& touches) const;
   void make_valid(ChunkId chunk, TierId tier);
   void give_back(ChunkId chunk, TierId tier);
   void condemn(ChunkId chunk, TierId tier);
@@ -153,7 +156,6 @@ class Chunks {
  private:
   void rank_below(ChunkId chunk, bool coldest);
   bool moves(TierId tier) const { return tier == 0 && arena_.has_value(); }
-  std::size_t units_of(ChunkId chunk) const { return room_of(chunk, 0) / unit(); }
 
   const Program& program_;
   const MachineSpec& spec_;
@@ -353,6 +355,14 @@ std::vector<Arena::Run> Arena::runs() const {
   return runs;
 }
 
+std::vector<std::uint64_t> Arena::units_of(ChunkId chunk) const {
+  std::vector<std::uint64_t> numbers;
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    if (units_[i] == chunk) numbers.push_back(i);
+  }
+  return numbers;
+}
+
 std::optional<std::size_t> Arena::place_for(std::size_t units, bool high) const {
   std::optional<Run> best;
   for (const Run& run : runs()) {
@@ -518,6 +528,11 @@ void Chunks::move(const Arena::Step& step) {
   arena_->put(step.chunk, step.to, units_of(step.chunk));
 }
 
+void Chunks::touch(ChunkId chunk, TierId tier, bool write, std::vector<Touch>& touches) const {
+  if (!moves(tier)) return touches.push_back({tier, chunk, write});
+  for (const std::uint64_t unit : arena_->units_of(chunk)) touches.push_back({tier, unit, write});
+}
+
 void Chunks::make_valid(ChunkId chunk, TierId tier) {
   at(chunk, tier).state = CopyState::valid;
   rank(chunk, tier, tier != 0 && valid(chunk, 0));
@@ -613,11 +628,13 @@ NaiveResult Naive::run() {
       Ended ended;
       if (!machine_.next(ended)) {
         if (!standstill()) throw NoRoom{};
-      } else if (ended.observed) {
+        continue;
+      }
+      input_ns_ = machine_.now();
+      if (ended.observed) {
         observe(ended);
       } else {
         asked_.clear();
-        input_ns_ = machine_.now();
         handle(ended);
       }
     }
@@ -684,9 +701,11 @@ bool Naive::issue_next(std::size_t index) {
     if (progress_.over()) return false;
     tell({.kind = EventKind::iteration_begin});
   }
-  if (op.gap_before_ns > 0 && !lane.gap_done) {
+  const bool issued = machine_.runs_ahead() && index == 0 && op.issue_ns > 0;
+  const Nanoseconds host_ns = issued ? op.issue_ns : op.gap_before_ns;
+  if (host_ns > 0 && !lane.gap_done) {
     lane.gap_pending = true;
-    Job job = machine_.below().op(index, op.gap_before_ns, 0);
+    Job job = machine_.below().op(index, host_ns, 0);
     job.gap = true;
     machine_.push(index, job);
     return false;
@@ -815,7 +834,9 @@ bool Naive::try_start(std::size_t index) {
   Job job = machine_.below().op(server, of_program.duration_ns, of_program.bytes);
   job.op = running.op;
   for (const Use& use : schedule_.uses(running.op)) {
-    for (const ChunkId chunk : chunks_.of(use.tensor)) job.touches.push_back({lanes_[server].tier, chunk, use.write});
+    for (const ChunkId chunk : chunks_.of(use.tensor)) {
+      chunks_.touch(chunk, lanes_[server].tier, use.write, job.touches);
+    }
   }
   machine_.push(server, job);
   return true;
@@ -1082,10 +1103,12 @@ std::vector<Arena::Step> Naive::find_hole(ChunkId chunk, TierId tier) {
 bool Naive::take_room(ChunkId chunk, TierId tier, std::size_t server) {
   if (chunks_.take(chunk, tier)) return true;
   for (const Arena::Step& step : find_hole(chunk, tier)) {
-    const Job job = machine_.below().move(server, chunks_.bytes_in(step.chunk, tier));
+    Job job = machine_.below().move(chunks_.bytes_in(step.chunk, tier));
     const std::size_t lane = server < naive_lanes ? server : server - naive_lanes + lane_count;
     result_.moves.push_back({lane, step.chunk, step.to * chunks_.unit(), input_ns_, job.fixed_ns});
+    chunks_.touch(step.chunk, tier, false, job.touches);
     chunks_.move(step);
+    chunks_.touch(step.chunk, tier, true, job.touches);
     machine_.push(server, job);
   }
   return chunks_.take(chunk, tier);
@@ -1520,7 +1543,7 @@ bool Naive::try_copy(int id) {
   Job job = machine_.below().copy(move.link(), moved, setup);
   job.transfer = id;
   const auto touch = [&](bool staged, TierId tier, bool write) {
-    if (!staged) job.touches.push_back({tier, move.chunk, write});
+    if (!staged) chunks_.touch(move.chunk, tier, write, job.touches);
     for (std::size_t i = 0; staged && i < move.buffers.size(); ++i) {
       job.touches.push_back({tiers(), move.buffers[i], write});
     }

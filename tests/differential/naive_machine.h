@@ -15,7 +15,7 @@ namespace tencache {
 // Those of core/timeline.h, then the host's: the program's thread, where it runs ahead.
 inline constexpr std::size_t host_lane = lane_count, naive_lanes = lane_count + 1;
 
-// A chunk in a tier, or a staging buffer: in the tier behind the last one.
+// A chunk in a tier, a unit of memory in which chunks move, or a staging buffer: in the tier behind the last one.
 struct Touch {
   std::size_t tier = 0;
   std::uint64_t number = 0;
@@ -78,14 +78,13 @@ class NaiveMachine {
     return job;
   }
 
-  // A chunk moves within tier 0, for what comes on the server.
-  Job move(std::size_t server, Bytes bytes) const {
+  // A chunk moves within tier 0.
+  Job move(Bytes bytes) const {
     const BytesPerSecond rate = spec_.tiers[0].bandwidth;
     Job job;
     job.move = true;
     job.fixed_ns = static_cast<Nanoseconds>((static_cast<uint128>(2 * bytes) * 1'000'000'000u + rate - 1) / rate);
-    job.cap = 1;
-    if (server == 0) give_traffic(job, server, 2 * bytes);
+    give_traffic(job, gpu_lane, 2 * bytes);
     return job;
   }
 
@@ -127,7 +126,7 @@ class NaiveMachine {
       for (std::size_t i = 0; i < servers_.size(); ++i) let_flow(i, rates[i], first_ns - now_);
       now_ = first_ns;
       Job& job = servers_[first].front();
-      if (first >= naive_lanes && !job.flowing && !job.cancelled) {
+      if (first >= naive_lanes && !job.flowing && !job.cancelled && !job.move) {
         job.flowing = true;
         continue;
       }
@@ -138,7 +137,7 @@ class NaiveMachine {
       ended = {first, job};
       servers_[first].pop_front();
       begin_what_can();
-      if (!ended.job.move) return true;
+      if (!ended.job.move || spec_.run_ahead.ops > 0) return true;
     }
   }
   void begin_what_can() {
@@ -147,7 +146,7 @@ class NaiveMachine {
           i < naive_lanes ? 1 : std::max<std::size_t>(1, spec_.links[i - naive_lanes].queue_depth);
       for (std::size_t place = 0; place < std::min(depth, servers_[i].size()); ++place) {
         Job& job = servers_[i][place];
-        if (job.waits) continue;
+        if (job.waits || (job.move && place > 0)) continue;
         job.waits = true;
         job.fixed_end_ns = now_ + job.fixed_ns;
       }
@@ -155,13 +154,17 @@ class NaiveMachine {
       Job& job = servers_[i].front();
       job.begun = true;
       job.start_ns = now_;
-      job.flowing = i >= naive_lanes ? job.fixed_end_ns <= now_ : job.data > 0;
+      job.flowing = i < naive_lanes || job.move ? job.data > 0 : job.fixed_end_ns <= now_;
       if (i >= naive_lanes) job.fixed_end_ns = std::max(job.fixed_end_ns, now_);
     }
   }
 
  private:
-  bool bursts(std::size_t i) const { return i >= naive_lanes && spec_.links[i - naive_lanes].sustained_bandwidth > 0; }
+  bool moves(std::size_t i) const { return !servers_[i].empty() && servers_[i].front().move; }
+  bool has_credit(std::size_t i) const {
+    return i >= naive_lanes && spec_.links[i - naive_lanes].sustained_bandwidth > 0;
+  }
+  bool bursts(std::size_t i) const { return has_credit(i) && !moves(i); }
   // The lane's job, which takes its fixed time, has so much traffic meanwhile.
   void give_traffic(Job& job, std::size_t lane, Bytes bytes) const {
     if (uses_of(lane).empty() || bytes == 0 || job.fixed_ns == 0) return;
@@ -175,11 +178,14 @@ class NaiveMachine {
   }
   void let_flow(std::size_t i, BytesPerSecond rate, Nanoseconds passed_ns) {
     const uint128 flowed = static_cast<uint128>(rate) * static_cast<uint128>(passed_ns);
-    if (!servers_[i].empty() && servers_[i].front().flowing) {
+    const bool flows = !servers_[i].empty() && servers_[i].front().flowing;
+    if (flows) {
       uint128& data = servers_[i].front().data;
       data -= std::min(data, flowed);
-      if (bursts(i)) credits_[i - naive_lanes] -= std::min(credits_[i - naive_lanes], flowed);
-    } else if (bursts(i)) {
+    }
+    if (flows && bursts(i)) {
+      credits_[i - naive_lanes] -= std::min(credits_[i - naive_lanes], flowed);
+    } else if (has_credit(i)) {
       const Link& link = spec_.links[i - naive_lanes];
       credits_[i - naive_lanes] = std::min(
           static_cast<uint128>(link.burst_bytes) * 1'000'000'000u,
@@ -188,6 +194,7 @@ class NaiveMachine {
   }
   const std::vector<std::uint8_t>& uses_of(std::size_t i) const {
     static const std::vector<std::uint8_t> nothing;
+    if (moves(i)) return spec_.lane_uses[gpu_lane];
     if (i == communication_lane || i == host_lane) return nothing;
     return i < naive_lanes ? spec_.lane_uses[i] : spec_.links[i - naive_lanes].uses;
   }

@@ -34,7 +34,10 @@ class NaiveOrderedMachine {
     }
     job.number = ++last_number_;
     const int number = job.number;
-    if (server == gpu_lane || server == communication_lane) {
+    if (job.move) {
+      ++copies_not_charged_;
+      put_in_line(server, std::move(job));
+    } else if (server == gpu_lane || server == communication_lane) {
       host_.push_back({server, std::move(job)});
     } else if (server >= naive_lanes) {
       ++copies_not_charged_;
@@ -129,6 +132,7 @@ class NaiveOrderedMachine {
     over_.insert(over.job.number);
     std::erase_if(touches_, [&](const Past& past) { return past.number == over.job.number; });
     std::erase_if(alive_[over.server], [&](const Job& job) { return job.number == over.job.number; });
+    if (over.job.move) return;
     if (!is_stream(over.server)) ready_.push_back(over);
     if (!over.job.cancelled && !over.job.gap) ready_.push_back({over.server, over.job, true});
   }
@@ -171,16 +175,20 @@ class NaiveOrderedMachine {
 
   bool hands_over(std::size_t server) const {
     uint128 data = 0;  // bytes x 1e9
-    for (const Job& job : alive_[server]) data += job.data;
-    return alive_[server].size() < spec_.run_ahead.copies ||
+    std::size_t copies = 0;
+    for (const Job& job : alive_[server]) {
+      if (!job.move) data += job.data, ++copies;
+    }
+    return copies < spec_.run_ahead.copies ||
            data < static_cast<uint128>(link(server).bandwidth) * static_cast<uint128>(spec_.run_ahead.copies_ns);
   }
   bool window_open() const {
     Nanoseconds durations_ns = 0;
     std::size_t launched = 0;
     for (const std::size_t lane : {gpu_lane, communication_lane}) {
-      for (const Job& job : alive_[lane]) durations_ns += job.fixed_ns;
-      launched += alive_[lane].size();
+      for (const Job& job : alive_[lane]) {
+        if (!job.move) durations_ns += job.fixed_ns, ++launched;
+      }
     }
     return launched < spec_.run_ahead.ops && (launched < 2 || durations_ns < spec_.run_ahead.time_ns);
   }

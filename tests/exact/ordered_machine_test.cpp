@@ -240,5 +240,82 @@ TEST(OrderedMachineTest, IterationsEndOnTheGpu) {
   EXPECT_EQ(made.result.iteration_ns, (std::vector<Nanoseconds>{320, 300, 300}));
 }
 
+// Memory of 128 units, all but one of which may be used: four tensors of 31 fill it. 0 and 2 go without a copy, and 3
+// moves to where 0 was.
+struct MovingCase {
+  static constexpr Bytes small_bytes = 31 * 512;
+  Trace trace;
+  std::vector<TensorId> small;
+  MachineSpec machine = small_machine(128 * Bytes{512});
+
+  MovingCase() {
+    for (int i = 0; i < 4; ++i)
+      small.push_back(trace.add_tensor(std::string("s").append(std::to_string(i)), small_bytes, Role::parameter, true));
+    for (const int i : {0, 1, 2, 3, 1, 3}) add_op(trace, 10, {small[static_cast<std::size_t>(i)]}, {});
+    machine.tiers[0].allocator = AllocatorKind::movable;
+    machine.tiers[0].bandwidth = 2 * byte_per_ns;
+  }
+};
+
+// Everything is launched and handed over at 0. The lane moves 3, which takes 15,872, when the ops before are over.
+TEST(OrderedMachineTest, AnOpWaitsForItsMovesOnTheDevice) {
+  MovingCase made;
+  const TensorId large = made.trace.add_tensor("large", 2 * MovingCase::small_bytes, Role::activation, false);
+  add_op(made.trace, 10, {}, {large});
+  const AheadRun moved = run(ahead(made.machine), made.trace);
+  ASSERT_TRUE(moved.result.fits) << moved.result.misfit;
+  EXPECT_EQ(moved.result.window.tiers[0].holes, 1u);
+  EXPECT_EQ(moved.result.window.tiers[0].moving_ns, 15'872);
+  EXPECT_EQ(moved.ops.back().start_ns, 4 * 15'872 + 3 * 10 + 15'872);
+  EXPECT_EQ(moved.stall(StallCause::memory), 15'872);
+  EXPECT_EQ(moved.stall(StallCause::h2d), 4 * 15'872 - 3 * 10);
+  EXPECT_EQ(moved.result.iteration_ns.front(), 5 * 15'872 + 4 * 10);
+}
+
+// The link moves 3 as soon as it has arrived: the ops that read it only hold back the copy that takes its former place.
+TEST(OrderedMachineTest, ALinkMovesBeforeTheCopyThatNeedsIt) {
+  MovingCase made;
+  const TensorId large = made.trace.add_tensor("large", 2 * MovingCase::small_bytes, Role::parameter, true);
+  add_op(made.trace, 10, {large}, {});
+  add_op(made.trace, 10, {made.small[3]}, {});
+  const AheadRun moved = run(ahead(made.machine), made.trace);
+  ASSERT_TRUE(moved.result.fits) << moved.result.misfit;
+  EXPECT_EQ(moved.result.window.tiers[0].holes, 1u);
+  EXPECT_EQ(moved.transfers.back().start_ns, 5 * 15'872);
+  EXPECT_EQ(moved.transfers.back().end_ns, 7 * 15'872);
+  EXPECT_EQ(moved.stall(StallCause::memory), 0);
+  EXPECT_EQ(moved.result.iteration_ns.front(), 7 * 15'872 + 20);
+}
+
+// The move of a link begins at 63,488 and flows at 2 bytes/ns over the memory, which has 3. From 63,518 on an op does so,
+// too, and each gets 1.5: the 31,684 bytes left take 21,123. Then the op has 95,291.5 bytes left for its 2 bytes/ns.
+TEST(OrderedMachineTest, AMoveSlowsOpsDown) {
+  MovingCase made;
+  made.machine.resources.push_back({"hbm", 3 * byte_per_ns, none});
+  made.machine.lane_uses[gpu_lane] = {0};
+  const TensorId large = made.trace.add_tensor("large", 2 * MovingCase::small_bytes, Role::parameter, true);
+  add_op(made.trace, 63'488, {made.small[1]}, {});
+  made.trace.ops.back().bytes = 2 * 63'488;
+  add_op(made.trace, 10, {large}, {});
+  const AheadRun moved = run(ahead(made.machine, 8, 1'000'000), made.trace);
+  ASSERT_TRUE(moved.result.fits) << moved.result.misfit;
+  EXPECT_EQ(moved.result.window.tiers[0].holes, 1u);
+  EXPECT_EQ(moved.transfers.back().start_ns, 63'518 + 21'123);
+  EXPECT_EQ(moved.ops[6].start_ns, 63'518);
+  EXPECT_EQ(moved.ops[6].end_ns, 63'518 + 21'123 + 47'646);
+}
+
+// The host's time for an op that a trace states apart from the device's gaps, where there is one.
+TEST(OrderedMachineTest, AHostThatRunsAheadTakesItsOwnTime) {
+  Trace trace;
+  for (int i = 0; i < 3; ++i) {
+    add_op(trace, 100, {}, {}, Device::gpu, 10);
+    trace.ops.back().issue_ns = i == 2 ? 0 : 150;
+  }
+  EXPECT_EQ(run(small_machine(1000), trace).result.iteration_ns.front(), 3 * 110);
+  const AheadRun made = run(ahead(small_machine(1000)), trace);
+  EXPECT_EQ(made.result.iteration_ns.front(), 2 * 150 + 2 * 100);
+}
+
 }  // namespace
 }  // namespace tencache

@@ -503,10 +503,14 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   made.settings = options.settings;
   if (options.run_ahead) {
     Random ahead(seed ^ 0x6168656164);
+    const Nanoseconds longer = options.movable ? 512 : 1;
     made.machine.run_ahead = {.ops = static_cast<std::uint32_t>(ahead.between(1, ahead.one_in(2) ? 3 : 20)),
-                              .time_ns = static_cast<Nanoseconds>(ahead.between(1, 1000)),
+                              .time_ns = static_cast<Nanoseconds>(ahead.between(1, 1000)) * longer,
                               .copies = static_cast<std::uint32_t>(ahead.between(1, 3)),
-                              .copies_ns = static_cast<Nanoseconds>(ahead.below(200))};
+                              .copies_ns = static_cast<Nanoseconds>(ahead.below(200)) * longer};
+    if (ahead.one_in(3)) {
+      for (Op& op : ops) op.issue_ns = static_cast<Nanoseconds>(ahead.below(60)) * longer;
+    }
   }
   return made;
 }

@@ -7,9 +7,7 @@ pair is simulated in chunks (`--gpu-allocator exact`, pages from anywhere), the 
 a line of the output file; what is there already is not run again. With --every N only each N-th pair is run, which
 is said in the report (--report, as Markdown). Simulated figures: they do not depend on this computer, but a run
 that takes longer than --timeout is left out and counted. Places hardly ever recur, so a movable run has no steady
-state: it takes --iterations, of which the second half counts. Its last iteration also waits for the CPU's last
-updates, which a steady run overlaps with the next one, unless the policy waits for them in each step (BLOCKING).
-That time is a gap of the GPU; what it is longer than in the run that it is compared with is taken off."""
+state: it takes --iterations, of which the second half counts (docs/engine.md, "Steady state")."""
 import argparse
 import json
 import os
@@ -28,7 +26,6 @@ POLICIES = {  # moved in chunks by default, or by these options
     "belady": {"prefetch": "ordered", "chunk": "16MiB"},
     "zero-offload": {"overflow": "evict"},
 }
-BLOCKING = {"zero-offload"}
 WHOLE = {"chunk": "1TB"}
 LARGE = 1 / 8  # of the GPU's memory: a tensor above it may not be worth moving as a whole
 LOSS = 1.05
@@ -55,18 +52,14 @@ def replay(arguments, row, allocator, whole=False):
     result = json.loads(done.stdout)
     if not result["fits"]:
         return {"reason": result.get("reason") or "does not fit"}
-    figures = {"seconds": result["iteration_seconds"], "gap": result["gap_seconds"],
-               "steady": result["steady"]}
+    figures = {"seconds": result["iteration_seconds"], "steady": result["steady"]}
     gpu = next(iter(result["allocators"].values()))
     figures.update({key: gpu[key] for key in ("holes", "moved_bytes", "moving_seconds", "placeless") if key in gpu})
     return figures
 
 
 def ratio(row, to="chunks"):
-    other, movable = row[to], row["movable"]
-    ends_alike = movable["steady"] or row["policy"] in BLOCKING
-    drained = 0 if ends_alike else max(0, movable["gap"] - other["gap"])
-    return (movable["seconds"] - drained) / other["seconds"]
+    return row["movable"]["seconds"] / row[to]["seconds"]
 
 
 def line(*cells):

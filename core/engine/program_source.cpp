@@ -125,8 +125,9 @@ void OwnedProgram::find_needs(bool blocking_step) {
   if (blocking_step) sequences_[0].needs[0] = std::max<std::int64_t>(sequences_[0].needs[0], 0);
 }
 
-void OwnedProgram::limit(const RunLimits& limits) {
+void OwnedProgram::limit(const RunLimits& limits, bool as_others) {
   limits_ = limits;
+  begun_iterations_ = limits.max_iterations + (as_others ? 1 : 0);
   uint128 iteration_ns = 0;
   for (const Op& op : program_->trace.ops) {
     iteration_ns += static_cast<uint128>(op.duration_ns + op.host_ns(runs_ahead_));
@@ -144,7 +145,7 @@ void OwnedProgram::show(View& view) const {
 
 std::optional<NextOp> OwnedProgram::next(std::uint8_t lane) const {
   const Sequence& sequence = sequences_[lane];
-  if (sequence.ops.empty() || sequence.iteration == limits_.max_iterations) return {};
+  if (sequence.ops.empty() || sequence.iteration == begun_iterations_) return {};
   const OpIndex op = sequence.ops[sequence.at];
   return NextOp{op, program_->trace.ops[op].host_ns(runs_ahead_), lane == 0 && sequence.at == 0 && sequence.issued > 0};
 }
@@ -210,7 +211,7 @@ void OwnedProgram::done(TierId tier, std::span<const Use> uses, const Residency&
 
 bool OwnedProgram::all_done() const {
   return std::ranges::all_of(sequences_, [this](const Sequence& sequence) {
-    return sequence.passed == limits_.max_iterations * sequence.ops.size();
+    return sequence.passed == begun_iterations_ * sequence.ops.size();
   });
 }
 

@@ -90,8 +90,9 @@ class OwnedProgram final : public ProgramSource {
   OwnedProgram(const Program& program, const MachineSpec& spec, const Machine& machine,
                const std::array<bool, role_count>& governed, const Layout& layout);
 
-  // Throws Error if the run would take longer than clocks go.
-  void limit(const RunLimits& limits);
+  // `as_others`: the last iteration ends as the others do, where the next one begins. Throws Error if the run would take
+  // longer than clocks go.
+  void limit(const RunLimits& limits, bool as_others);
 
   void show(View& view) const override;
   std::span<const TensorId> read_on_gpu() const override { return read_on_gpu_; }
@@ -115,7 +116,7 @@ class OwnedProgram final : public ProgramSource {
     // Ops of the other lane that must be done first, relative to the iteration's first; no_need: none. By op;
     // empty if the other lane has no ops.
     std::vector<std::int64_t> needs;
-    std::uint64_t issued = 0, passed = 0;  // ever; passed <= issued <= max_iterations * ops
+    std::uint64_t issued = 0, passed = 0;  // ever; passed <= issued <= begun_iterations_ * ops
     std::uint64_t iteration = 0;           // of the next to be issued
     std::size_t at = 0;                    // its place in `ops`: issued = iteration * ops + at
   };
@@ -130,6 +131,7 @@ class OwnedProgram final : public ProgramSource {
   Schedule schedule_;  // for policies, and for what few programs need: it is made only if it is asked
   UseLister lister_;
   RunLimits limits_;
+  std::uint64_t begun_iterations_ = 0;  // at most
   std::array<Sequence, lane_count> sequences_;
   std::vector<std::uint32_t> uses_left_;   // by tensor, in this iteration: 1 .. uses_total_, which it starts from
   std::vector<std::uint32_t> uses_total_;  // by tensor

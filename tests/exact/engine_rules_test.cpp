@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "sim/simulate.h"
 #include "tests/property/auditor_machine.h"
 #include "tests/small_cases.h"
 
@@ -323,6 +324,41 @@ TEST(EngineRulesTest, ACopyWaitsForTheMovesThatItNeeds) {
   EXPECT_EQ(last.tensor, large);
   EXPECT_EQ(last.start_ns, 4 * 15'882 + 2 * 10 + 15'872);
   EXPECT_EQ(last.end_ns - last.start_ns, 31'744);
+}
+
+class NeverSteady final : public Policy {
+ public:
+  Layout layout(const MachineSpec&, const Program*) const override { return whole_tensors(); }
+  void on(const Event&, const View&, Actions&) override {}
+  std::uint64_t fingerprint() const override { return ++calls_; }
+
+ private:
+  mutable std::uint64_t calls_ = 0;
+};
+
+// What the second op writes is copied out in 10 and read by the CPU for 90, beside the first op of the next iteration.
+// The end of the run waits for it, unless it is where another iteration would begin.
+TEST(EngineRulesTest, WhereChunksMoveTheLastIterationEndsAsTheOthers) {
+  Trace trace;
+  const TensorId gradient = trace.add_tensor("gradient", 10, Role::gradient, false);
+  add_op(trace, 200, {}, {});
+  add_op(trace, 10, {}, {gradient});
+  add_op(trace, 90, {gradient}, {}, Device::cpu);
+  MachineSpec machine = small_machine(128 * movable_unit);
+  machine.tiers[0].bandwidth = 2 * byte_per_ns;
+  const Program program{trace, {}};
+  for (const bool movable : {false, true}) {
+    if (movable) machine.tiers[0].allocator = AllocatorKind::movable;
+    for (const bool until_steady : {false, true}) {
+      NeverSteady policy;
+      const RunResult result = simulate(program, machine, policy, {.max_iterations = 6, .until_steady = until_steady});
+      ASSERT_TRUE(result.fits) << result.misfit;
+      EXPECT_FALSE(result.steady);
+      EXPECT_EQ(result.period, 3U);
+      EXPECT_EQ(result.iteration_ns,
+                (std::vector<Nanoseconds>{210, 210, 210, 210, 210, movable && until_steady ? 210 : 310}));
+    }
+  }
 }
 
 TEST(EngineRulesTest, ChunksDoNotMoveWhereNothingIsKnownOfIt) {

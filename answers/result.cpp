@@ -131,6 +131,14 @@ Named<Bytes> peaks_of(const MachineSpec& machine, const RunResult& result) {
   return peaks;
 }
 
+// Before the first step, of all CPU memory that the run uses; only where the machine says how fast.
+std::optional<double> page_locking_seconds(const MachineSpec& machine, const RunResult& result) {
+  const TierId cpu = machine.tier_of(Device::cpu);
+  if (machine.host_lock_bandwidth == 0 || cpu == no_tier) return std::nullopt;
+  const Bytes staging = machine.staging.tier == cpu ? machine.staging.all_bytes() : 0;
+  return static_cast<double>(result.peak_bytes[cpu] + staging) / static_cast<double>(machine.host_lock_bandwidth);
+}
+
 AllocatorCost allocator_cost(const RunResult& result, std::size_t tier) {
   const auto ratio = [](uint128 part, uint128 whole) {
     return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
@@ -193,6 +201,7 @@ void add_run_figures(ResultAnswer& answer, const Workload& workload, const Outco
   answer.gpu_hit_rate = {share(accesses.hits, accesses.accesses), share(accesses.hit_bytes, accesses.access_bytes),
                          share(result.window.tensors_held, result.window.tensors)};
   answer.peak_bytes = peaks_of(machine, result);
+  if (const auto seconds = page_locking_seconds(machine, result)) answer.page_locking_seconds = *seconds;
   for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
     if (!answer.allocators) answer.allocators.emplace();
     answer.allocators->emplace_back(machine.tiers[i].name, allocator_cost(result, i));
@@ -430,6 +439,9 @@ std::string traffic_text(const MachineSpec& machine, const RunResult& result) {
   for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
     text += fmt::format("  {:<14} peak {} of {}\n", machine.tiers[i].name, format_bytes(result.peak_bytes[i]),
                         format_bytes(machine.tiers[i].capacity));
+    if (const auto seconds = page_locking_seconds(machine, result); seconds && i == machine.tier_of(Device::cpu)) {
+      text += fmt::format("                 page-locked before the first step, in {}\n", format_seconds(*seconds));
+    }
     if (result.allocators[i] == AllocatorKind::exact) continue;
     const AllocatorCost allocator = allocator_cost(result, i);
     text += fmt::format(

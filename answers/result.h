@@ -76,13 +76,14 @@ struct ResultTraffic {
   std::optional<HitRates> gpu_hit_rate;
   std::optional<Named<Json>> traffic_bytes;  // numbers: whole where the period is one iteration
   std::optional<Named<Bytes>> peak_bytes;
+  Absent<double> page_locking_seconds;  // where the machine states at which rate
   std::optional<Named<std::optional<double>>> mean_utilization;
   std::optional<Named<AllocatorCost>> allocators;
   std::optional<double> tokens_per_second, usd_per_million_tokens;
   std::uint64_t iterations = 0;
   bool steady = false;
 };
-TENCACHE_ANSWER(ResultTraffic, gpu_hit_rate, traffic_bytes, peak_bytes, mean_utilization, allocators, tokens_per_second,
+TENCACHE_ANSWER(ResultTraffic, gpu_hit_rate, traffic_bytes, peak_bytes, page_locking_seconds, mean_utilization, allocators, tokens_per_second,
                 usd_per_million_tokens, iterations, steady)
 
 // Shares that were in GPU memory; null: no op of the GPU reads such tensors, or the policy does not govern them.

@@ -335,6 +335,18 @@ ExitCode import_answers(const CalibrateArguments& arguments) try {
               std::string("is no file of answers, such as bench/gpu_day.sh writes: ") + error.what());
 }
 
+// As the executor does it: the most threads make the pages, then the driver locks them.
+void state_page_locking(Calibration& calibration, const std::string& date) {
+  if (calibration.page_locking.empty()) return;
+  const PageLockCost& cost = *std::ranges::max_element(calibration.page_locking, {}, &PageLockCost::threads);
+  if (cost.touch.value <= 0 || cost.lock.value <= 0) return;
+  calibration.machine.host_lock_bandwidth =
+      static_cast<BytesPerSecond>(std::llround(1 / (1 / cost.touch.value + 1 / cost.lock.value)));
+  calibration.machine.facts.push_back({"host.page_lock",
+                                       fmt::format("fresh pages by {} threads, then locked", cost.threads), "measured",
+                                       date, std::min(std::max(cost.touch.spread, cost.lock.spread), 10.0)});
+}
+
 ExitCode measure(const CalibrateArguments& arguments) {
   if (!arguments.trace.empty()) return calibrate_kernels(arguments);
   if (!arguments.answers.empty()) return import_answers(arguments);
@@ -379,6 +391,7 @@ ExitCode measure(const CalibrateArguments& arguments) {
   if (host_cost.value > 0)
     calibration.machine.facts.push_back({"host.per_transfer", "a small program with and without room, less simulated",
                                          "measured", options.date, std::min(host_cost.spread, 10.0)});
+  state_page_locking(calibration, options.date);
   const std::string text = write_machine_yaml(calibration.machine);
   parse_machine(text, arguments.output);
   file.write(text);

@@ -24,7 +24,7 @@ struct TensorRow {
 };
 
 struct OpRow {
-  std::int64_t duration_ns, gap_before_ns;
+  std::int64_t duration_ns, gap_before_ns, issue_ns;
   std::uint64_t flops, bytes;
   std::uint32_t name, module, rendezvous, kernel, detail;
   std::int32_t group;
@@ -67,6 +67,7 @@ TensorRow row_of(const Tensor& tensor) {
 OpRow row_of(const Op& op) {
   return {op.duration_ns,
           op.gap_before_ns,
+          op.issue_ns,
           op.flops,
           op.bytes,
           op.name,
@@ -132,6 +133,7 @@ Op op_of(const OpRow& row, const Trace& trace, std::size_t index) {
   op.rank = row.rank;
   op.duration_ns = row.duration_ns;
   op.gap_before_ns = row.gap_before_ns;
+  op.issue_ns = row.issue_ns;
   op.flops = row.flops;
   op.bytes = row.bytes;
   return op;
@@ -365,7 +367,7 @@ OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<Ten
                bool reorderable, std::uint16_t rank, const std::string& rendezvous, const std::string& kernel,
                const std::vector<std::uint64_t>& shape, bool causal, const std::string& attention_kernel,
                bool unaligned, bool fp8, std::uint32_t launches, std::uint32_t step, std::optional<OpIndex> revealed_by,
-               Nanoseconds cpu_duration_ns, const std::string& stream) {
+               Nanoseconds cpu_duration_ns, const std::string& stream, Nanoseconds issue_ns) {
   for (const std::vector<TensorId>* list : {&reads, &writes}) {
     for (const TensorId id : *list) check_below(id, self.trace.tensors.size(), "tensor", self.trace.ops.size());
   }
@@ -385,6 +387,7 @@ OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<Ten
   op.rank = rank;
   op.duration_ns = duration_ns;
   op.gap_before_ns = gap_before_ns;
+  op.issue_ns = issue_ns;
   op.flops = flops;
   op.bytes = bytes;
   op.kernel = self.trace.kernels.intern(launched);
@@ -433,7 +436,7 @@ void bind_making(TraceClass& trace) {
       py::arg("kernel") = "", py::arg("shape") = std::vector<std::uint64_t>(), py::arg("causal") = false,
       py::arg("attention_kernel") = "", py::arg("unaligned") = false, py::arg("fp8") = false, py::arg("launches") = 1,
       py::arg("step") = 0, py::arg("revealed_by") = py::none(), py::arg("cpu_duration_ns") = 0,
-      py::arg("stream") = "compute", "Appends an op; `reads` and `writes` are tensor ids. Returns its index.");
+      py::arg("stream") = "compute", py::arg("issue_ns") = 0, "Appends an op; `reads` and `writes` are tensor ids. Returns its index.");
   trace.def(
       "name_id",
       [](PythonTrace& self, const std::string& text) {
@@ -454,8 +457,8 @@ void bind_contents(TraceClass& trace) {
       "A structured array: bytes, name (an index of `names`), role (of ROLES), persistent, stored_bytes (0: bytes).");
   trace.def_property(
       "ops", [](const PythonTrace& self) { return rows_of<OpRow>(self.trace.ops); }, &set_ops,
-      "A structured array: duration_ns, gap_before_ns, flops, bytes, name, module, rendezvous (indices of `names`), "
-      "kernel (of `kernels`), detail (of `details`), group, rank, phase (of PHASES), device (of DEVICES), "
+      "A structured array: duration_ns, gap_before_ns, issue_ns, flops, bytes, name, module, rendezvous (indices of "
+      "`names`), kernel (of `kernels`), detail (of `details`), group, rank, phase (of PHASES), device (of DEVICES), "
       "duration_source, stream (of STREAMS), placeable, reorderable.");
   trace.def_property_readonly(
       "kernels",
@@ -517,7 +520,7 @@ void bind_contents(TraceClass& trace) {
 
 void bind_trace(py::module_& module) {
   PYBIND11_NUMPY_DTYPE(TensorRow, bytes, stored_bytes, name, role, persistent);
-  PYBIND11_NUMPY_DTYPE(OpRow, duration_ns, gap_before_ns, flops, bytes, name, module, rendezvous, kernel, detail, group,
+  PYBIND11_NUMPY_DTYPE(OpRow, duration_ns, gap_before_ns, issue_ns, flops, bytes, name, module, rendezvous, kernel, detail, group,
                        rank, phase, device, duration_source, stream, placeable, reorderable);
   PYBIND11_NUMPY_DTYPE(KernelRow, shape, launches, kind, attention, causal, unaligned, fp8);
   PYBIND11_NUMPY_DTYPE(DetailRow, cpu_duration_ns, step, revealed_by);

@@ -67,6 +67,7 @@ std::vector<FigureReference> figures_of(MachineSpec& machine) {
   add("cpu.bandwidth", FigureKind::bandwidth, &machine.cpu.bandwidth);
   add("host.per_module", FigureKind::time, &machine.host_module_ns);
   add("host.per_transfer", FigureKind::time, &machine.host_transfer_ns);
+  add("host.page_lock", FigureKind::bandwidth, &machine.host_lock_bandwidth);
   return figures;
 }
 

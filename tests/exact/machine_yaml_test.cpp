@@ -65,6 +65,7 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
   EXPECT_EQ(a.lane_uses, b.lane_uses);
   EXPECT_EQ(a.host_module_ns, b.host_module_ns);
   EXPECT_EQ(a.host_transfer_ns, b.host_transfer_ns);
+  EXPECT_EQ(a.host_lock_bandwidth, b.host_lock_bandwidth);
   EXPECT_EQ(a.run_ahead, b.run_ahead);
   EXPECT_EQ(a.price.on_demand, b.price.on_demand);
   EXPECT_EQ(a.price.spot, b.price.spot);
@@ -266,7 +267,7 @@ TEST(MachineYaml, ReadsStorageAllocationHostAndPrice) {
       "initial_tier: cpu\n"
       "staging: {tier: cpu, count: 4, bytes: 1MiB}\n"
       "cpu: {adam_parameters_per_second: 2e9, uses: [dram]}\n"
-      "host: {per_module: 40us, per_transfer: {value: 30us, confidence: measured, spread: 0.25}}\n"
+      "host: {per_module: 40us, per_transfer: {value: 30us, confidence: measured, spread: 0.25}, page_lock: 8GB/s}\n"
       "run_ahead: {ops: 256, time: 3ms}\n"
       "price: {on_demand: {value: 1.006, source: a list, retrieved: 2026-07, confidence: published}, spot: 0.5}\n",
       "m.yaml");
@@ -286,6 +287,7 @@ TEST(MachineYaml, ReadsStorageAllocationHostAndPrice) {
   EXPECT_EQ(machine.run_ahead.ops, 256u);
   EXPECT_EQ(machine.run_ahead.time_ns, 3'000'000);
   EXPECT_EQ(machine.host_transfer_ns, 30'000);
+  EXPECT_EQ(machine.host_lock_bandwidth, 8'000'000'000u);
   ASSERT_NE(fact_of(machine, "host.per_transfer"), nullptr);
   EXPECT_EQ(fact_of(machine, "host.per_transfer")->spread, 0.25);
   EXPECT_EQ(machine.price.on_demand, 1.006);
@@ -660,7 +662,7 @@ TEST(MachineYaml, MistakesAreNamedWithTheirLine) {
       {"issue_ahead: 2", "ranks: 65", "m.yaml:13:", "from 1 to 64"},
       {"issue_ahead: 2", "ranks: -1", "m.yaml:13:", "from 1 to 64"},
       {"issue_ahead: 2", "ranks: []", "m.yaml:13:", "from 1 to 64"},
-      {"issue_ahead: 2", "host: {per_call: 1us}", "m.yaml:13:", "valid keys are per_module, per_transfer"},
+      {"issue_ahead: 2", "host: {per_call: 1us}", "m.yaml:13:", "valid keys are per_module, per_transfer, page_lock"},
       {"issue_ahead: 2", "price: {on_demand: 0}", "m.yaml:13:", "not a number above 0"},
       {"issue_ahead: 2", "price: {hourly: 1}", "m.yaml:13:", "valid keys are on_demand, spot, currency"},
       {"gpu: a100-40g", "gpu: {name: a, uses: [hbm]}", "m.yaml:2:", "there is no resource 'hbm'; valid are pcie"},

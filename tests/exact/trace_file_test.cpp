@@ -293,6 +293,17 @@ TEST(TraceFile, ReadsFilesOfVersionThree) {
   EXPECT_EQ(format_trace(trace), read_file(file, 1 << 20));
 }
 
+// And for version 4.
+TEST(TraceFile, ReadsFilesOfVersionFour) {
+  const std::string file = TENCACHE_SOURCE_DIR "/tests/data/version-4.trace.jsonl";
+  const Trace trace = read_trace(file);
+  EXPECT_EQ(format_version(trace), 4);
+  EXPECT_EQ(trace.ops[0].gap_before_ns, 250);
+  EXPECT_EQ(trace.ops[0].issue_ns, 1800);
+  EXPECT_EQ(trace.ops[1].issue_ns, 0);
+  EXPECT_EQ(format_trace(trace), read_file(file, 1 << 20));
+}
+
 // `tiny` of a version that has provenance only as a sentence.
 Provenance provenance_in_version_1(const std::string& sentence) {
   return parse_trace(with("\"recorded_by\":\"hand\"", "\"recorded_by\":\"" + sentence + "\""), "t").header.provenance;
@@ -507,8 +518,8 @@ TEST(TraceFile, ValidationRefusesKernelsAndDetailsThatCannotBe) {
 
 // Whatever else a later version says in its header, the version is what the message is about.
 TEST(TraceFile, SaysThatAFileIsOfALaterVersion) {
-  EXPECT_EQ(error_of(with("\"format_version\":1,\"model\":\"tiny\"", "\"format_version\":4,\"shards\":8")),
-            "t:1: format version 4 is not supported; this program reads versions 1 to 3: read it with the TenCache "
+  EXPECT_EQ(error_of(with("\"format_version\":1,\"model\":\"tiny\"", "\"format_version\":5,\"shards\":8")),
+            "t:1: format version 5 is not supported; this program reads versions 1 to 4: read it with the TenCache "
             "that wrote "
             "it, or a newer one");
 }
@@ -527,8 +538,8 @@ TEST(TraceFile, NamesTheLineOfBadInput) {
   EXPECT_THAT(error_of(with(op_lines, op_lines + tensor_lines)), HasSubstr("t:8: a tensor after the first op"));
   EXPECT_THAT(error_of(with("\"kind\":\"op\"", "\"kind\":\"opus\"")),
               HasSubstr("t:5: unknown kind 'opus'; it is header, tensor or op"));
-  EXPECT_THAT(error_of(with("\"format_version\":1", "\"format_version\":4")),
-              HasSubstr("t:1: format version 4 is not supported"));
+  EXPECT_THAT(error_of(with("\"format_version\":1", "\"format_version\":5")),
+              HasSubstr("t:1: format version 5 is not supported"));
   EXPECT_THAT(error_of(with("\"format_version\":1,", "")),
               HasSubstr("t:1: missing 'format_version'; the keys are kind, format_version, model"));
   EXPECT_THAT(error_of(with("\"flops\":7", "\"flop\":7")),

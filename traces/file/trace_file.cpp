@@ -226,7 +226,7 @@ class Reader : public TraceLine {
   std::vector<TensorId> reads_, writes_;
   std::optional<std::uint64_t> tensor_count_, op_count_;
   std::string_view tensor_name_;
-  std::uint64_t total_stored_bytes_ = 0, total_cpu_ns_ = 0;
+  std::uint64_t total_stored_bytes_ = 0, total_cpu_ns_ = 0, total_host_ns_ = 0;
   std::uint64_t total_bytes_ = 0, total_ns_ = 0, total_flops_ = 0, total_traffic_ = 0;
 };
 
@@ -305,6 +305,7 @@ constexpr TraceKeys op_keys = std::to_array<Key<OpLine>>({
     {"duration_ns", required, number<&Op::duration_ns>},
     {"duration_source", required, choice<&Op::duration_source>},
     {"gap_before_ns", version_1, number<&Op::gap_before_ns>},
+    {"issue_ns", version_4, number<&Op::issue_ns>},
     {"flops", version_1, number<&Op::flops>},
     {"bytes", version_1, number<&Op::bytes>},
     {"group", version_1, number<&Op::group, 0x7fff'ffff>},
@@ -395,6 +396,7 @@ void Reader::read_op(json::object& object) {
   }
   add_to_total(total_ns_, static_cast<std::uint64_t>(op.duration_ns), "durations");
   add_to_total(total_ns_, static_cast<std::uint64_t>(op.gap_before_ns), "durations and gaps");
+  add_to_total(total_host_ns_, static_cast<std::uint64_t>(op.issue_ns), "times of the host");
   add_to_total(total_flops_, op.flops, "flops");
   add_to_total(total_traffic_, op.bytes, "bytes of the ops");
   trace_.add_op(op, reads_, writes_);

@@ -16,7 +16,7 @@
 
 namespace tencache {
 
-inline constexpr int newest_trace_version = 3;
+inline constexpr int newest_trace_version = 4;
 
 // What version 3 says itself: provenance by the sentence that the headers of older versions have, the only place where
 // it is read.
@@ -26,7 +26,8 @@ Provenance provenance_of_sentence(std::string_view recorded_by);
 inline bool is_of_version_1(Role role) { return role < Role::kv_cache; }
 inline bool is_of_version_1(Phase phase) { return phase < Phase::prefill; }
 
-enum class KeySince : std::uint8_t { required, version_1, version_2, version_3 };  // all but the first may be left out
+// All but the first may be left out.
+enum class KeySince : std::uint8_t { required, version_1, version_2, version_3, version_4 };
 
 template <typename Read>
 struct TraceKey {
@@ -40,18 +41,21 @@ template <typename Key, std::size_t n>
 struct TraceKeys {
   static_assert(n <= 32);
   std::array<Key, n> all;
-  std::uint32_t required, version_2, version_3;  // a bit per key
+  std::uint32_t required, version_2, version_3, version_4;  // a bit per key
 
   constexpr TraceKeys(const std::array<Key, n>& keys)
       : all(keys),
         required(bits_of([](const Key& key) { return key.since == KeySince::required; })),
         version_2(bits_of([](const Key& key) { return key.since == KeySince::version_2; })),
-        version_3(bits_of([](const Key& key) { return key.since == KeySince::version_3; })) {}
+        version_3(bits_of([](const Key& key) { return key.since == KeySince::version_3; })),
+        version_4(bits_of([](const Key& key) { return key.since == KeySince::version_4; })) {}
 
   constexpr std::uint32_t bits(std::initializer_list<std::string_view> names) const {
     return bits_of([names](const Key& key) { return std::ranges::find(names, key.name) != names.end(); });
   }
-  std::uint32_t later_than(int version) const { return (version < 2 ? version_2 : 0) | (version < 3 ? version_3 : 0); }
+  std::uint32_t later_than(int version) const {
+    return (version < 2 ? version_2 : 0) | (version < 3 ? version_3 : 0) | (version < 4 ? version_4 : 0);
+  }
 
   std::string list() const {
     std::string names;
@@ -149,7 +153,8 @@ class TraceLine {
     const std::uint32_t later = seen & keys.later_than(version);
     if (later == 0) return;
     const auto key = static_cast<std::size_t>(std::bit_width(later)) - 1;
-    fail_version("key '" + std::string(keys.all[key].name) + "'", (keys.version_3 >> key & 1) != 0 ? 3 : 2);
+    const int since = (keys.version_4 >> key & 1) != 0 ? 4 : (keys.version_3 >> key & 1) != 0 ? 3 : 2;
+    fail_version("key '" + std::string(keys.all[key].name) + "'", since);
   }
 
   template <typename Key, std::size_t n>

@@ -68,6 +68,7 @@ class Writer {
     number("duration_ns", op.duration_ns);
     text("duration_source", to_string(op.duration_source));
     number("gap_before_ns", op.gap_before_ns);
+    if (op.issue_ns != 0) number("issue_ns", op.issue_ns);
     number("flops", op.flops);
     number("bytes", op.bytes);
     if (op.group >= 0) number("group", op.group);
@@ -209,6 +210,7 @@ int format_version(const Trace& trace) {
     return !is_of_version_1(op.phase) || trace.kernel(op) != Kernel{} || trace.detail(op) != OpDetail{} ||
            op.stream != OpStream::compute;
   };
+  if (std::ranges::any_of(trace.ops, [](const Op& op) { return op.issue_ns != 0; })) return 4;
   const Provenance& provenance = trace.header.provenance;
   // Where it is not known, but a reader of an older version would take the sentence for something, the version says it.
   if (provenance != Provenance{} || provenance_of_sentence(trace.header.recorded_by) != Provenance{}) return 3;

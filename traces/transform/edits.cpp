@@ -140,13 +140,14 @@ void scale_trace(Trace& trace, double bytes_factor, double time_factor) {
     op.bytes = scaled_bytes(op.bytes);
     op.duration_ns = scaled_time(op.duration_ns);
     op.gap_before_ns = scaled_time(op.gap_before_ns);
+    op.issue_ns = scaled_time(op.issue_ns);
   }
 }
 
 Trace median_trace(const std::vector<Trace>& traces) {
   Trace result = traces.front();
   for (std::size_t i = 1; i < traces.size(); ++i) require_same_program(result, traces[i], i);
-  for (const auto figure : {&Op::duration_ns, &Op::gap_before_ns}) {
+  for (const auto figure : {&Op::duration_ns, &Op::gap_before_ns, &Op::issue_ns}) {
     std::vector<Nanoseconds> steps;
     for (const Trace& trace : traces) {
       Nanoseconds sum = 0;

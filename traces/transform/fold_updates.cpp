@@ -176,7 +176,7 @@ std::vector<std::uint8_t> tensors_left(const Trace& trace, const Region& region,
 
 // What the region's ops take together, which its updates share by the bytes that they touch.
 struct Whole {
-  Nanoseconds duration_ns = 0, gap_ns = 0;
+  Nanoseconds duration_ns = 0, gap_ns = 0, issue_ns = 0;
   DurationSource source = DurationSource::measured;
   Bytes touched = 0;
   bool kernels_known = false;  // of at least one of the ops
@@ -201,6 +201,7 @@ Whole whole_of(const Trace& trace, const Region& region, const Updates& updates)
     const Op& op = trace.ops[index];
     whole.duration_ns += op.duration_ns;
     whole.gap_ns += op.gap_before_ns;
+    whole.issue_ns += op.issue_ns;
     if (op.duration_source == DurationSource::modelled) whole.source = DurationSource::modelled;
     if (trace.kernel(op).kind != KernelKind::unknown) whole.kernels_known = true;
   }
@@ -255,6 +256,7 @@ class FoldedTrace {
     op.group = group_;
     op.duration_ns = whole.share(whole.duration_ns, touched_, update.touched);
     op.gap_before_ns = whole.share(whole.gap_ns, touched_, update.touched);
+    op.issue_ns = whole.share(whole.issue_ns, touched_, update.touched);
     op.bytes = update.touched;
     if (whole.kernels_known) op.kernel = result_.kernels.intern({.kind = KernelKind::optimizer});
     op.detail = result_.add_detail({.step = whole.step});

@@ -65,6 +65,7 @@ void add_host_time(Trace& trace, const Policy& policy, const MachineSpec& machin
     if (op.device != Device::gpu) continue;
     if (op.module != 0 && op.module != module) {
       op.gap_before_ns += machine.host_module_ns;
+      if (op.issue_ns > 0) op.issue_ns += machine.host_module_ns;
       ++entered;
     }
     module = op.module;

@@ -68,7 +68,8 @@ class LateOps {
           least_ns = std::min(op.cpu_ns, static_cast<double>(movable[op.movable].gpu_ns));
         }
         for (const Use& use : schedule_.uses(index)) {
-          op.ready_ns = std::max(op.ready_ns, use.write ? done[use.tensor].use : done[use.tensor].write);
+          if (use.read) op.ready_ns = std::max(op.ready_ns, done[use.tensor].write);
+          if (use.write && bound_waits_to_write(machine_)) op.ready_ns = std::max(op.ready_ns, done[use.tensor].use);
         }
         late_.push_back(op);
         done_ns_.push_back(op.ready_ns + (with_late ? least_ns : 0));

@@ -35,9 +35,11 @@ struct GpuUse {
   bool read = false, written = false;
 };
 
-bool waits_for_gpu(std::span<const Use> uses, const std::vector<GpuUse>& by_gpu) {
-  return std::ranges::any_of(
-      uses, [&](const Use& use) { return by_gpu[use.tensor].written || (use.write && by_gpu[use.tensor].read); });
+bool waits_for_gpu(std::span<const Use> uses, const std::vector<GpuUse>& by_gpu, bool waits_to_write) {
+  return std::ranges::any_of(uses, [&](const Use& use) {
+    const GpuUse& before = by_gpu[use.tensor];
+    return (use.read && before.written) || (waits_to_write && use.write && (before.read || before.written));
+  });
 }
 
 // The longest chain that leads round the iteration once: fixed GPU ops from f to g, then fixed CPU ops from c, which
@@ -98,8 +100,8 @@ class Chains {
     double ready = -forever;
     for (const Use& use : schedule_.uses(index)) {
       const Times& last = last_[use.tensor];
-      if (last.write < forever) ready = std::max(ready, last.write);
-      if (use.write && last.use < forever) ready = std::max(ready, last.use);
+      if (use.read && last.write < forever) ready = std::max(ready, last.write);
+      if (use.write && last.use < forever && bound_waits_to_write(machine_)) ready = std::max(ready, last.use);
     }
     return ready;
   }
@@ -154,7 +156,7 @@ BoundTrace::BoundTrace(const Trace& of, const MachineSpec& machine) : trace(&of)
       const Op& op = of.ops[index];
       const OpKind kind = bound_kind_of(of, op, machine);
       const Nanoseconds time_ns = bound_time_of(op, machine);
-      const bool waits = kind != OpKind::gpu && waits_for_gpu(schedule.uses(index), by_gpu);
+      const bool waits = kind != OpKind::gpu && waits_for_gpu(schedule.uses(index), by_gpu, bound_waits_to_write(machine));
       if (kind == OpKind::gpu) unit.gpu_ns += time_ns;
       if (kind == OpKind::movable) {
         const Nanoseconds cpu = bound_gap_of(op, machine) + *duration_on_cpu(of, op, machine);

@@ -25,6 +25,10 @@ OpKind bound_kind_of(const Trace& trace, const Op& op, const MachineSpec& machin
 inline Nanoseconds bound_gap_of(const Op& op, const MachineSpec& machine) {
   return machine.run_ahead.ops > 0 ? 0 : op.gap_before_ns;
 }
+// Whether an op of the CPU's lane waits for GPU ops that only read what it writes, or wrote what it overwrites unread.
+// Not behind a host that runs ahead: for it such a GPU op is done when it is launched, and the two touch different
+// memory.
+inline bool bound_waits_to_write(const MachineSpec& machine) { return machine.run_ahead.ops == 0; }
 // What the op takes of its lane.
 Nanoseconds bound_time_of(const Op& op, const MachineSpec& machine);
 

@@ -252,5 +252,13 @@ TEST(BoundTest, NoRunIsFaster) {
   EXPECT_GT(tally.tight, tally.runs / 50);
 }
 
+TEST(BoundTest, NoRunThatRunsAheadIsFaster) {
+  Tally tally;
+  check_all(24'000'000, 3000, {.run_ahead = true, .optimizer = true}, tally);
+  check_all(25'000'000, 1500, {.run_ahead = true, .policy = "random", .optimizer = true}, tally);
+  EXPECT_GT(tally.runs, case_count(2000));
+  EXPECT_GT(tally.tight, tally.runs / 100);
+}
+
 }  // namespace
 }  // namespace tencache

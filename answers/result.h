@@ -83,8 +83,8 @@ struct ResultTraffic {
   std::uint64_t iterations = 0;
   bool steady = false;
 };
-TENCACHE_ANSWER(ResultTraffic, gpu_hit_rate, traffic_bytes, peak_bytes, page_locking_seconds, mean_utilization, allocators, tokens_per_second,
-                usd_per_million_tokens, iterations, steady)
+TENCACHE_ANSWER(ResultTraffic, gpu_hit_rate, traffic_bytes, peak_bytes, page_locking_seconds, mean_utilization,
+                allocators, tokens_per_second, usd_per_million_tokens, iterations, steady)
 
 // Shares that were in GPU memory; null: no op of the GPU reads such tensors, or the policy does not govern them.
 struct RoleHitRate {

@@ -34,12 +34,13 @@ struct Place {
 // the memory out of sight of everybody else.
 enum class MappedFor : std::uint8_t { op, copy };
 
-// One copy of one chunk over one link. A staged transfer is two of these, the middle place being staging buffers.
+// One copy of one chunk over one link. A staged transfer is two of these, the middle place being staging buffers; on a
+// machine that `pretends`, two for each piece of what the buffers hold.
 struct CopyCommand {
   LinkId link = no_link;
   TensorId tensor = none;
   ChunkId chunk = none;  // global
-  Bytes begin = 0;       // of the chunk in its tensor
+  Bytes begin = 0;       // of the chunk, or the piece, in its tensor
   Bytes bytes = 0;
   Place from, to;
   bool from_staging = false, to_staging = false;  // then `offset` is the first staging buffer's index

@@ -428,15 +428,16 @@ void bind_making(TraceClass& trace) {
                    "`kernels` and `details` if its ops have any. names[0] is ''.");
   trace.def("add_tensor", &add_tensor, py::arg("name"), py::arg("bytes"), py::arg("role"),
             py::arg("persistent") = false, py::arg("stored_bytes") = 0, "Appends a tensor; returns its id.");
-  trace.def(
-      "add_op", &add_op, py::arg("name"), py::kw_only(), py::arg("reads"), py::arg("writes"), py::arg("duration_ns"),
-      py::arg("phase"), py::arg("device") = "gpu", py::arg("duration_source") = "measured", py::arg("module") = "",
-      py::arg("gap_before_ns") = 0, py::arg("flops") = 0, py::arg("bytes") = 0, py::arg("group") = -1,
-      py::arg("placeable") = false, py::arg("reorderable") = false, py::arg("rank") = 0, py::arg("rendezvous") = "",
-      py::arg("kernel") = "", py::arg("shape") = std::vector<std::uint64_t>(), py::arg("causal") = false,
-      py::arg("attention_kernel") = "", py::arg("unaligned") = false, py::arg("fp8") = false, py::arg("launches") = 1,
-      py::arg("step") = 0, py::arg("revealed_by") = py::none(), py::arg("cpu_duration_ns") = 0,
-      py::arg("stream") = "compute", py::arg("issue_ns") = 0, "Appends an op; `reads` and `writes` are tensor ids. Returns its index.");
+  trace.def("add_op", &add_op, py::arg("name"), py::kw_only(), py::arg("reads"), py::arg("writes"),
+            py::arg("duration_ns"), py::arg("phase"), py::arg("device") = "gpu",
+            py::arg("duration_source") = "measured", py::arg("module") = "", py::arg("gap_before_ns") = 0,
+            py::arg("flops") = 0, py::arg("bytes") = 0, py::arg("group") = -1, py::arg("placeable") = false,
+            py::arg("reorderable") = false, py::arg("rank") = 0, py::arg("rendezvous") = "", py::arg("kernel") = "",
+            py::arg("shape") = std::vector<std::uint64_t>(), py::arg("causal") = false,
+            py::arg("attention_kernel") = "", py::arg("unaligned") = false, py::arg("fp8") = false,
+            py::arg("launches") = 1, py::arg("step") = 0, py::arg("revealed_by") = py::none(),
+            py::arg("cpu_duration_ns") = 0, py::arg("stream") = "compute", py::arg("issue_ns") = 0,
+            "Appends an op; `reads` and `writes` are tensor ids. Returns its index.");
   trace.def(
       "name_id",
       [](PythonTrace& self, const std::string& text) {
@@ -520,8 +521,8 @@ void bind_contents(TraceClass& trace) {
 
 void bind_trace(py::module_& module) {
   PYBIND11_NUMPY_DTYPE(TensorRow, bytes, stored_bytes, name, role, persistent);
-  PYBIND11_NUMPY_DTYPE(OpRow, duration_ns, gap_before_ns, issue_ns, flops, bytes, name, module, rendezvous, kernel, detail, group,
-                       rank, phase, device, duration_source, stream, placeable, reorderable);
+  PYBIND11_NUMPY_DTYPE(OpRow, duration_ns, gap_before_ns, issue_ns, flops, bytes, name, module, rendezvous, kernel,
+                       detail, group, rank, phase, device, duration_source, stream, placeable, reorderable);
   PYBIND11_NUMPY_DTYPE(KernelRow, shape, launches, kind, attention, causal, unaligned, fp8);
   PYBIND11_NUMPY_DTYPE(DetailRow, cpu_duration_ns, step, revealed_by);
   module.attr("ROLES") = names_of<Role>(role_count);

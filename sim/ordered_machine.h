@@ -87,7 +87,7 @@ class OrderedMachine final : public Machine {
     bool ordered = false;      // it completed for the engine when it got its ticket
     bool cancelled = false;
     CopyCommand copy = {};
-    OpCommand op = {};  // without its uses
+    OpCommand op = {};               // without its uses
     MoveCommand move = {};           // of no bytes: it is none
     std::vector<Ticket> waits = {};  // not over, as far as it was looked at
     std::uint64_t identity = 0;

@@ -156,7 +156,8 @@ BoundTrace::BoundTrace(const Trace& of, const MachineSpec& machine) : trace(&of)
       const Op& op = of.ops[index];
       const OpKind kind = bound_kind_of(of, op, machine);
       const Nanoseconds time_ns = bound_time_of(op, machine);
-      const bool waits = kind != OpKind::gpu && waits_for_gpu(schedule.uses(index), by_gpu, bound_waits_to_write(machine));
+      const bool waits =
+          kind != OpKind::gpu && waits_for_gpu(schedule.uses(index), by_gpu, bound_waits_to_write(machine));
       if (kind == OpKind::gpu) unit.gpu_ns += time_ns;
       if (kind == OpKind::movable) {
         const Nanoseconds cpu = bound_gap_of(op, machine) + *duration_on_cpu(of, op, machine);

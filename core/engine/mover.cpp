@@ -180,7 +180,7 @@ Refusal Mover::take(const Action& action, ChunkId chunk) {
       if (!state_.memory.evictable(chunk, action.tier) || !state_.can_drop(chunk, action.tier)) return Refusal::stale;
       return evict(chunk, action.tier, no_tier, priority);
     case Verb::cancel:
-      if (coming == none || state_.transfers[coming].in_flight || state_.transfers[coming].hop > 0 ||
+      if (coming == none || state_.transfers[coming].in_flight || state_.transfers[coming].begun() ||
           state_.transfers[coming].purpose != Purpose::fetch || state_.wanted(chunk, action.tier)) {
         return Refusal::stale;
       }
@@ -203,7 +203,8 @@ TransferId Mover::add(ChunkId chunk, TierId from, TierId to, Purpose purpose, Pr
   t.purpose = purpose;
   t.priority = priority;
   t.route = state_.routes[from][to];
-  t.bytes = state_.memory.bytes_moved(chunk, from, to);
+  t.bytes = t.piece = state_.memory.bytes_moved(chunk, from, to);
+  if (t.route.hops > 1 && state_.machine.pretends()) t.piece = std::min(t.bytes, state_.spec.staging.all_bytes());
   t.requested_at = state_.moment.position;
   t.lateness.asked_ns = t.lateness.room_ns = t.lateness.first_hop_ns = state_.moment.now;
   return id;
@@ -221,8 +222,8 @@ void Mover::withdraw(TransferId id) {
   const Transfer& t = state_.transfers[id];
   TENCACHE_CHECK(!t.in_flight);
   state_.transfers.take_out(id);
-  if (t.hop > 0) state_.transfers.free_staging(id);
-  const bool destination_taken = t.purpose != Purpose::fetch || t.hop > 0;
+  if (t.begun()) state_.transfers.free_staging(id);
+  const bool destination_taken = t.purpose != Purpose::fetch || t.begun();
   if (destination_taken) state_.copies.free(t.chunk, t.to);
   if (t.purpose == Purpose::evict && state_.memory.valid(t.chunk, t.from) &&
       state_.memory.copy(t.chunk, t.from).evicting) {
@@ -311,7 +312,7 @@ bool Mover::start_behind_blocked(LinkId link) {
          id != none && state_.transfers.takes_another(link);) {
       const Transfer& t = state_.transfers[id];
       const TransferId next = state_.transfers.next_in_queue(id);
-      const bool prefetch = t.purpose == Purpose::fetch && t.hop == 0 && state_.memory.copy(t.chunk, t.to).pins == 0;
+      const bool prefetch = t.purpose == Purpose::fetch && !t.begun() && state_.memory.copy(t.chunk, t.to).pins == 0;
       if (!prefetch && !source_stands(id)) {
         find_new_source(id);
       } else if (!prefetch) {
@@ -364,8 +365,10 @@ void Mover::find_new_source(TransferId id) {
   const bool prefetched = old.purpose == Purpose::fetch;
   if (state_.memory.copy(old.chunk, old.to).state != CopyState::absent || (!prefetched && !wanted)) return;
   OpDemand* demand = wanted ? &state_.lanes.waiting_in(old.to).demand : nullptr;
-  // What was not fetched had room; now the op needs some again.
-  if (!prefetched) state_.lanes.want_room(old.to, *demand, state_.memory.footprint(old.chunk, old.to));
+  // What was not fetched, or had begun, had room; now the op needs some again.
+  if (wanted && (!prefetched || old.begun())) {
+    state_.lanes.want_room(old.to, *demand, state_.memory.footprint(old.chunk, old.to));
+  }
   const Refusal refusal = fetch(old.chunk, old.to, prefetched ? old.priority : Priority::urgent, none);
   if (refusal == Refusal::none) return;
   if (wanted) demand->stranded.push_back(old.chunk);
@@ -373,9 +376,9 @@ void Mover::find_new_source(TransferId id) {
 
 bool Mover::try_start(TransferId id) {
   const Transfer& t = state_.transfers[id];
-  if (t.hop == 0) {
+  if (!t.begun()) {
     const bool staged = t.route.hops > 1;
-    if (staged && !state_.transfers.take_staging(id, t.bytes)) return false;
+    if (staged && !state_.transfers.take_staging(id, t.piece)) return false;
     if (t.purpose == Purpose::fetch && !room_for_fetch(id)) {
       if (staged) state_.transfers.free_staging(id);
       return false;
@@ -430,18 +433,18 @@ void Mover::submit(TransferId id) {
   copy.link = t.link();
   copy.tensor = state_.memory.tensor_of(t.chunk);
   copy.chunk = t.chunk;
-  copy.begin = state_.memory.begin_of(t.chunk);
-  copy.bytes = t.bytes;
+  copy.begin = state_.memory.begin_of(t.chunk) + t.moved;
+  copy.bytes = t.piece;
   copy.from = first ? Place{t.from, state_.memory.offset(t.chunk, t.from)} : staging;
   copy.to = last ? Place{t.to, state_.memory.offset(t.chunk, t.to)} : staging;
   copy.from_staging = !first;
   copy.to_staging = !last;
-  if (last) copy.setup_ns = setup_of(t) + expansion_of(t);
+  if (last && t.moved == 0) copy.setup_ns = setup_of(t) + expansion_of(t);
   copy.memory = copy.from_staging || copy.to_staging
                     ? state_.layout.staging_memory
                     : state_.layout.copy_memory[static_cast<std::size_t>(state_.memory.role(copy.tensor))];
   if (first) state_.memory.add_reader(t.chunk, t.from);
-  state_.transfers.begin(id, t.bytes, state_.moment.now);
+  state_.transfers.begin(id, t.piece, state_.moment.now);
   t.fence = state_.machine.submit(copy, make_tag(TagKind::transfer, id));
 }
 
@@ -455,7 +458,7 @@ void Mover::complete(TransferId id, const Completion& completion) {
   TENCACHE_CHECK(t.route.hops == 1 || t.staging.count > 0);
   state_.transfers.end(id);
   const bool done = completion.status == CompletionStatus::done;
-  const Bytes bytes = done ? t.bytes : 0;
+  const Bytes bytes = done ? t.piece : 0;
   const LinkId link = t.link();
   const bool observed_later = done && state_.ledger.observes();
   if (!observed_later) state_.ledger.copied(link, bytes, completion.end_ns - completion.start_ns);
@@ -483,7 +486,11 @@ void Mover::complete(TransferId id, const Completion& completion) {
   if (!done || t.discard) {
     fail(id, t.discard || completion.status == CompletionStatus::cancelled);
   } else if (t.hop + 1 == t.route.hops) {
-    arrive(id);
+    if (t.moved + t.piece < t.bytes) {
+      next_piece(id);
+    } else {
+      arrive(id);
+    }
   } else {
     Transfer& staged = state_.transfers[id];
     staged.lateness.first_hop_ns = completion.end_ns;
@@ -494,13 +501,23 @@ void Mover::complete(TransferId id, const Completion& completion) {
   }
 }
 
-// The first copy of an eviction is over: its room goes free unless the chunk was needed again meanwhile.
+void Mover::next_piece(TransferId id) {
+  Transfer& t = state_.transfers[id];
+  t.moved += t.piece;
+  t.piece = std::min(t.piece, t.bytes - t.moved);
+  t.hop = 0;
+  state_.transfers.enqueue(id, true);
+}
+
+// The first copy of an eviction, of its last piece, is over: its room goes free unless the chunk was needed again
+// meanwhile.
 void Mover::release_source(const Transfer& t) {
   const Copy& source = state_.memory.copy(t.chunk, t.from);
   if (source.state == CopyState::condemned) {
     if (source.readers == 0) state_.copies.free(t.chunk, t.from);
     return;
   }
+  if (t.moved + t.piece < t.bytes) return;
   if (t.purpose != Purpose::evict || source.state != CopyState::valid || !source.evicting) return;
   TENCACHE_CHECK(source.pins == 0);
   rooms_.left(t.from, causes_[t.route.links[0]]);
@@ -566,7 +583,8 @@ void Mover::fail(TransferId id, bool cancelled) {
   if (t.staging.count > 0) state_.transfers.free_staging(id);
   const bool wanted = state_.wanted(t.chunk, t.to) && state_.memory.copy(t.chunk, t.to).state == CopyState::reserved;
   state_.copies.free(t.chunk, t.to);
-  if (t.hop == 0) {  // later, what lies in that tier is none of this transfer's: perhaps another's on its way there
+  // Later, what lies in that tier is none of this transfer's: perhaps another's on its way there.
+  if (t.reads_source()) {
     const Copy& source = state_.memory.copy(t.chunk, t.from);
     if (t.purpose == Purpose::evict && source.state == CopyState::valid && source.evicting) {
       state_.memory.set_evicting(t.chunk, t.from, false);
@@ -613,7 +631,7 @@ void Mover::stop_transfers_from(ChunkId chunk, TierId tier) {
   for (TransferId id = state_.transfers.first_of(chunk); id != none;) {
     Transfer& t = state_.transfers[id];
     const TransferId next = state_.transfers.next_of_chunk(id);
-    if (t.from == tier && t.hop == 0) {
+    if (t.from == tier && t.reads_source()) {
       if (t.in_flight) {
         t.discard = true;
         state_.machine.cancel(t.fence);
@@ -632,7 +650,7 @@ void Mover::discard_transfers_of(ChunkId chunk, TierId tier) {
     if (t.to == tier && t.in_flight) {
       t.discard = true;
       state_.machine.cancel(t.fence);
-    } else if (!t.in_flight && (t.to == tier || (t.from == tier && t.hop == 0))) {
+    } else if (!t.in_flight && (t.to == tier || (t.from == tier && t.reads_source()))) {
       withdraw(id);
     }
     id = next;

@@ -3,7 +3,7 @@
 // that wait (op_lanes.h) and carries out what the policy wants; the machine does the copying.
 //
 // The order of the rules and their tie-breaks: docs/engine.md. Throws Error when copies of one chunk keep failing, when
-// the machine refuses memory, and when a chunk is larger than all staging buffers.
+// the machine refuses memory, and, where it moves real bytes, when a chunk is larger than all staging buffers.
 #pragma once
 
 #include <array>
@@ -75,6 +75,7 @@ class Mover final : public ActionTaker {
   bool try_start(TransferId id);
   bool room_for_fetch(TransferId id);
   void submit(TransferId id);
+  void next_piece(TransferId id);
   Nanoseconds setup_of(const Transfer& t) const;
   Nanoseconds expansion_of(const Transfer& t) const;
   void release_source(const Transfer& t);  // of an eviction, unless somebody needs it again

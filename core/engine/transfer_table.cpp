@@ -163,7 +163,7 @@ std::uint64_t TransferTable::hash(Nanoseconds now) const {
     if (t.chunk == none) continue;
     const std::uint64_t kind = (std::uint64_t{t.from} << 24) | (std::uint64_t{t.to} << 16) |
                                (std::uint64_t{t.hop} << 8) | (t.in_flight ? 1 : 0);
-    const std::uint64_t progress = static_cast<std::uint64_t>(t.in_flight ? now - t.started_ns : 0);
+    const std::uint64_t progress = static_cast<std::uint64_t>(t.in_flight ? now - t.started_ns : 0) + t.moved;
     sum += ((t.chunk * 0x9e3779b97f4a7c15ull) ^ kind) * 0xbf58476d1ce4e5b9ull + progress * 0x94d049bb133111ebull;
   }
   return sum;

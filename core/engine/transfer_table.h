@@ -41,11 +41,14 @@ struct Transfer {
   Purpose purpose = Purpose::fetch;
   Priority priority = Priority::normal;
   Route route = {};
-  Bytes bytes = 0;  // that each of its copies moves
+  Bytes bytes = 0;  // in all
+  // What each of its copies moves. By way of staging buffers it goes in pieces of what these hold, one after the other:
+  // `moved` of it has gone the whole way.
+  Bytes piece = 0, moved = 0;
   OpIndex requested_at = none;
   OpIndex not_before = none;  // the op whose issue ends its deferral
 
-  std::uint8_t hop = 0;                    // < route.hops; only grows
+  std::uint8_t hop = 0;                    // < route.hops, of the piece
   bool queued = false, in_flight = false;  // never both; neither: deferred, or about to be removed
   bool discard = false;                    // its content became useless under way; then it is in flight
   bool overlapped = false;                 // a waiting op counts it among its overlapped arrivals
@@ -55,6 +58,10 @@ struct Transfer {
   Lateness lateness = {};
 
   LinkId link() const { return route.links[hop]; }
+  // Its destination has room, and it has its buffers.
+  bool begun() const { return hop > 0 || moved > 0; }
+  // Not all that it copies has left the source.
+  bool reads_source() const { return hop == 0 || moved + piece < bytes; }
 };
 
 class TransferTable {

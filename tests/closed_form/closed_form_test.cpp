@@ -120,6 +120,24 @@ TEST(ClosedFormTest, StagingStoresAndForwards) {
   }
 }
 
+// A chunk of 250 by way of two buffers of 50: pieces of 100, 100 and 50, each over both links before the next begins.
+TEST(ClosedFormTest, StagingPassesLargeChunksInPieces) {
+  MachineSpec machine = small_machine(1000, true);
+  machine.links[2] = {"read", 2, 1, byte_per_ns, 0, {}};
+  machine.links[3] = {"write", 1, 2, byte_per_ns, 0, {}};
+  machine.staging = {1, 2, 50};
+  machine.initial_tier = 2;
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 250, Role::parameter, true);
+  add_op(trace, 0, {a}, {});
+  const SmallRun run = run_small(machine, trace, 1, whole_tensors());
+  EXPECT_EQ(run.result.first_iteration_ns, 2 * 250);
+  ASSERT_EQ(run.transfers.size(), 6U);
+  for (const std::size_t last : {4U, 5U}) EXPECT_EQ(run.transfers[last].bytes, 50U);
+  EXPECT_EQ(run.transfers[2].start_ns, 200);
+  EXPECT_EQ(run.transfers[3].start_ns, 300);
+}
+
 // GPU of 100: op 0 uses a (100), op 1 needs b (100). Fetch a 100, op 0 50, then
 //   a clean: dropped at once, fetch b 100: op 1 at 250; a dirty: out 100, in 100: op 1 at 350;
 //   a dirty, chunks of 50: out 50, then out and in at once 50, in 50: op 1 at 300.

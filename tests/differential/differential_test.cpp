@@ -149,6 +149,20 @@ TEST(DifferentialTest, RunAheadEveryPolicyWhereChunksMove) {
     ASSERT_NO_FATAL_FAILURE(compare(first_seed++, 100, {.movable = true, .run_ahead = true, .policy = policy}));
   }
 }
+// Staged transfers of large chunks go in pieces.
+TEST(DifferentialTest, Pieces) {
+  compare(19, 2000, {.pieces = true, .policy = "random"});
+  compare(20, 1000, {.run_ahead = true, .pieces = true, .policy = "random"});
+  compare(21, 1000, {.movable = true, .run_ahead = true, .pieces = true, .policy = "random"});
+}
+TEST(DifferentialTest, PiecesEveryPolicy) {
+  std::uint64_t first_seed = 500;
+  for (const std::string& policy : registered_policies()) {
+    SCOPED_TRACE(policy);
+    if (policy == "ideal") continue;
+    ASSERT_NO_FATAL_FAILURE(compare(first_seed++, 200, {.pieces = true, .policy = policy}));
+  }
+}
 TEST(DifferentialTest, PrefetchWindow) { compare(14, 400, {.policy = "lfu", .settings = {{"window", "3"}}}); }
 
 }  // namespace

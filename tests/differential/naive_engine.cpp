@@ -35,13 +35,17 @@ struct Move {
   Kind kind = Kind::fetch;
   int rank = normal_rank;
   std::vector<LinkId> path;
-  std::size_t hop = 0;
+  std::size_t hop = 0;                    // of the piece
+  Bytes bytes = 0, moved = 0, piece = 0;  // in all, of the pieces before, of this one
   bool queued = false, flying = false, useless = false;
   long long place = 0;  // in its queue: the least is the first
   OpIndex not_before = none;
   std::vector<std::size_t> buffers;
   int job = 0;
   LinkId link() const { return path[hop]; }
+  bool begun() const { return hop > 0 || moved > 0; }
+  bool more_pieces() const { return moved + piece < bytes; }
+  bool reads() const { return hop == 0 || more_pieces(); }
 };
 
 struct Hold {
@@ -972,6 +976,13 @@ void Naive::transfer_over(const Ended& ended) {
     moves_.enqueue(id, true);
     return;
   }
+  if (move.more_pieces()) {
+    move.moved += move.piece;
+    move.piece = std::min(move.piece, move.bytes - move.moved);
+    move.hop = 0;
+    moves_.enqueue(id, true);
+    return;
+  }
   const Move arrived = move;
   free_buffers(arrived);
   chunks_.make_valid(arrived.chunk, arrived.to);
@@ -993,7 +1004,7 @@ void Naive::leave(const Move& move) {
   const Where& source = chunks_.at(move.chunk, move.from);
   if (source.state == CopyState::condemned && source.readers == 0)
     chunks_.give_back(move.chunk, move.from);
-  else if (source.state == CopyState::valid && move.kind == Kind::evict && source.leaving)
+  else if (!move.more_pieces() && source.state == CopyState::valid && move.kind == Kind::evict && source.leaving)
     chunks_.drop(move.chunk, move.from);
 }
 
@@ -1004,7 +1015,7 @@ void Naive::discard(int id) {
   const bool needed =
       chunks_.at(move.chunk, move.to).pins > 0 && chunks_.at(move.chunk, move.to).state == CopyState::reserved;
   chunks_.give_back(move.chunk, move.to);
-  if (move.hop == 0) {  // later the chunk may have come back there, and be leaving again
+  if (move.reads()) {  // later the chunk may have come back there, and be leaving again
     Where& source = chunks_.at(move.chunk, move.from);
     if (move.kind == Kind::evict && source.state == CopyState::valid) source.leaving = false;
     if (source.state == CopyState::condemned && source.readers == 0) chunks_.give_back(move.chunk, move.from);
@@ -1222,7 +1233,7 @@ Refusal Naive::act(const Action& action, ChunkId chunk) {
       chunks_.drop(chunk, action.tier);
       return Refusal::none;
     case Verb::cancel:
-      if (coming < 0 || moves_.all[coming].flying || moves_.all[coming].hop > 0 ||
+      if (coming < 0 || moves_.all[coming].flying || moves_.all[coming].begun() ||
           moves_.all[coming].kind != Kind::fetch || chunks_.at(chunk, action.tier).pins > 0)
         return Refusal::stale;
       withdraw(coming);
@@ -1283,6 +1294,8 @@ int Naive::request(ChunkId chunk, TierId from, TierId to, Kind kind, int rank) {
   move.kind = kind;
   move.rank = rank;
   move.path = path(from, to);
+  move.bytes = move.piece = chunks_.bytes_moved(chunk, from, to);
+  if (move.path.size() > 1) move.piece = std::min(move.bytes, spec_.staging.all_bytes());
   return moves_.add(move);
 }
 
@@ -1373,7 +1386,7 @@ void Naive::withdraw(int id) {
   const Move move = moves_.all[id];
   moves_.all.erase(id);
   free_buffers(move);
-  if (move.kind != Kind::fetch || move.hop > 0) chunks_.give_back(move.chunk, move.to);
+  if (move.kind != Kind::fetch || move.begun()) chunks_.give_back(move.chunk, move.to);
   if (move.kind == Kind::evict && chunks_.valid(move.chunk, move.from))
     chunks_.at(move.chunk, move.from).leaving = false;
 }
@@ -1412,7 +1425,7 @@ void Naive::rescue(ChunkId chunk, TierId tier) {
 void Naive::stop_reading(ChunkId chunk, TierId tier) {
   for (const int id : moves_of(chunk)) {
     Move& move = moves_.all[id];
-    if (move.from != tier || move.hop > 0) continue;
+    if (move.from != tier || !move.reads()) continue;
     if (!move.flying) {
       withdraw(id);
       continue;
@@ -1428,7 +1441,7 @@ void Naive::make_useless(ChunkId chunk, TierId tier) {
     if (move.flying && move.to == tier) {
       move.useless = true;
       machine_.cancel(move.job);
-    } else if (!move.flying && (move.to == tier || (move.from == tier && move.hop == 0))) {
+    } else if (!move.flying && (move.to == tier || (move.from == tier && move.reads()))) {
       withdraw(id);
     }
   }
@@ -1465,7 +1478,7 @@ void Naive::start_behind_blocked() {
         for (int id = head(link, rank); id >= 0 && takes_another(link);) {
           const Move& move = moves_.all[id];
           const int next = head(link, rank, move.place);
-          const bool prefetch = move.kind == Kind::fetch && move.hop == 0 && chunks_.at(move.chunk, move.to).pins == 0;
+          const bool prefetch = move.kind == Kind::fetch && !move.begun() && chunks_.at(move.chunk, move.to).pins == 0;
           if (!prefetch && !source_stands(move))
             look_elsewhere(id);
           else if (!prefetch)
@@ -1481,7 +1494,7 @@ void Naive::start_behind_blocked() {
 bool Naive::takes_another(LinkId link) {
   std::map<int, Bytes> flying;  // by job: in order of submission
   for (const auto& [id, move] : moves_.all) {
-    if (move.flying && move.link() == link) flying[move.job] = chunks_.bytes_moved(move.chunk, move.from, move.to);
+    if (move.flying && move.link() == link) flying[move.job] = move.piece;
   }
   if (flying.size() < spec_.copies_in_flight) return true;
   const Link& l = spec_.links[link];
@@ -1522,29 +1535,29 @@ void Naive::look_elsewhere(int id) {
 
 bool Naive::try_copy(int id) {
   Move& move = moves_.all[id];
-  if (move.hop == 0) {
+  if (!move.begun()) {
     if (move.path.size() > 1 && !take_buffers(move)) return false;
     if (move.kind == Kind::fetch && !room_for(id)) {
       free_buffers(move);
       move.buffers.clear();
       return false;
     }
-    ++chunks_.at(move.chunk, move.from).readers;
   }
+  if (move.hop == 0) ++chunks_.at(move.chunk, move.from).readers;
   move.queued = false;
   move.flying = true;
   const bool last = move.hop + 1 == move.path.size();
-  Nanoseconds setup = last ? setup_of(move.chunk, move.to) : 0;
-  const Bytes moved = chunks_.bytes_moved(move.chunk, move.from, move.to);
+  const bool pays = last && move.moved == 0;
+  Nanoseconds setup = pays ? setup_of(move.chunk, move.to) : 0;
   if (const Bytes there = chunks_.bytes_in(move.chunk, move.to), rate = spec_.tiers[move.to].expand_bandwidth;
-      last && rate != 0 && there > moved) {
+      pays && rate != 0 && there > move.bytes) {
     setup += static_cast<Nanoseconds>((static_cast<uint128>(there) * 1'000'000'000u + rate - 1) / rate);
   }
-  Job job = machine_.below().copy(move.link(), moved, setup);
+  Job job = machine_.below().copy(move.link(), move.piece, setup);
   job.transfer = id;
   const auto touch = [&](bool staged, TierId tier, bool write) {
     if (!staged) chunks_.touch(move.chunk, tier, write, job.touches);
-    for (std::size_t i = 0; staged && i < move.buffers.size(); ++i) {
+    for (std::size_t i = 0; staged && i * spec_.staging.bytes < move.piece; ++i) {
       job.touches.push_back({tiers(), move.buffers[i], write});
     }
   };
@@ -1555,8 +1568,7 @@ bool Naive::try_copy(int id) {
 }
 
 bool Naive::take_buffers(Move& move) {
-  const std::size_t count =
-      (chunks_.bytes_moved(move.chunk, move.from, move.to) + spec_.staging.bytes - 1) / spec_.staging.bytes;
+  const std::size_t count = (move.piece + spec_.staging.bytes - 1) / spec_.staging.bytes;
   for (std::size_t first = 0; first + count <= buffers_.size(); ++first) {
     if (std::any_of(buffers_.begin() + static_cast<std::ptrdiff_t>(first),
                     buffers_.begin() + static_cast<std::ptrdiff_t>(first + count), [](bool used) { return used; }))

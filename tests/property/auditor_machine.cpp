@@ -62,6 +62,7 @@ void AuditorMachine::map(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, 
   inner_.map(tensor, id, begin, bytes, place, what);  // may refuse: then nothing has happened
   Chunk& chunk = chunks_[id];
   chunk.tensor = tensor;
+  chunk.begin = begin;
   if (chunk.copies.contains(place.tier))
     complain("chunk " + std::to_string(id) + " is mapped twice in " + place_text(place));
   const Bytes granularity = spec_.tiers[place.tier].granularity;
@@ -69,7 +70,7 @@ void AuditorMachine::map(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, 
   const Allocator& allocator = *allocators_[place.tier];
   const Bytes footprint = allocator.footprint(rounded);
   if (allocator.addressed()) check_place("is mapped", id, place, footprint);
-  chunk.copies[place.tier] = {place, footprint, garbage, bytes};
+  chunk.copies[place.tier] = {place, footprint, garbage, bytes, garbage, 0};
   used_[place.tier] += footprint;
   if (used_[place.tier] > allocator.capacity())
     complain("tier " + std::to_string(place.tier) + " is overfilled by chunk " + std::to_string(id));
@@ -172,7 +173,10 @@ bool AuditorMachine::has_size(const CopyCommand& copy) const {
     const auto there = chunk.copies.find(place.tier);
     if (there == chunk.copies.end()) return;
     known = true;
-    equal &= there->second.bytes == copy.bytes;
+    const Bytes whole = there->second.bytes, buffers = spec_.staging.all_bytes();
+    const Bytes left = whole - std::min(whole, copy.begin - chunk.begin);
+    const bool piece = (copy.from_staging || copy.to_staging) && whole > buffers;
+    equal &= copy.bytes == (piece ? std::min(left, buffers) : whole);
   };
   look_at(copy.from, copy.from_staging);
   look_at(copy.to, copy.to_staging);
@@ -238,6 +242,12 @@ Fence AuditorMachine::submit(const CopyCommand& command, Tag tag) {
     complain(text + ": to where it has no room");
   } else {
     target->version = garbage;
+    if (command.begin == chunk.begin) {
+      target->arriving = running.version;
+      target->arrived = 0;
+    } else if (target->arriving != running.version || target->arrived != command.begin - chunk.begin) {
+      complain(text + ": a piece of another value, or out of order");
+    }
   }
   const Fence fence = inner_.submit(command, tag);
   copies_.emplace(fence, running);
@@ -310,8 +320,11 @@ void AuditorMachine::finish_copy(const RunningCopy& copy, bool done) {
       if (done) staging_[i].version = copy.version;
     }
   } else if (done) {
-    if (const auto target = chunk.copies.find(command.to.tier); target != chunk.copies.end())
-      target->second.version = copy.version;
+    const auto target = chunk.copies.find(command.to.tier);
+    if (target == chunk.copies.end()) return;
+    target->second.arrived += command.bytes;
+    const bool as_it_is = trace_.tensors[chunk.tensor].stored_bytes == 0;
+    if (!as_it_is || target->second.arrived == target->second.bytes) target->second.version = copy.version;
   }
 }
 

@@ -70,9 +70,12 @@ class AuditorMachine final : public Machine {
     Bytes footprint = 0;
     std::int64_t version = garbage;
     Bytes bytes = 0;  // in the form that the tier keeps it in
+    std::int64_t arriving = garbage;
+    Bytes arrived = 0;  // of that, by pieces
   };
   struct Chunk {
     TensorId tensor = none;
+    Bytes begin = 0;  // in the tensor
     std::int64_t latest = 0;
     std::map<TierId, Copy> copies;
 

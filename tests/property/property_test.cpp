@@ -146,6 +146,15 @@ TEST(PropertyTest, RulesHoldWhereChunksMove) {
   check(12, 2000, {.movable = true}, true, tally);
 }
 
+TEST(PropertyTest, RulesHoldWhereTransfersGoInPieces) {
+  Tally tally;
+  check(13, 4000, {.pieces = true}, false, tally);
+  check(14, 2000, {.pieces = true, .policy = "random"}, false, tally);
+  report(tally);
+  check(15, 2000, {.pieces = true, .policy = "random"}, true, tally);
+  check(16, 2000, {.movable = true, .pieces = true, .policy = "random"}, false, tally);
+}
+
 TEST(PropertyTest, RulesHoldWhenCopiesFailAndComeLate) {
   Tally tally;
   check(4, 4000, {}, true, tally);

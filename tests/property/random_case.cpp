@@ -472,6 +472,11 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
     layout.allocators = random_allocators(random, made.machine, largest);
   }
   if (options.movable) make_movable(seed, made);
+  if (options.pieces) {
+    Random pieces(seed ^ 0x706965636573);
+    Staging& staging = made.machine.staging;
+    staging.bytes = std::max<Bytes>(1, staging.bytes / pieces.between(2, 6));
+  }
   // Drawn apart, so that the rest of the case is the same with and without.
   Random starts(seed ^ 0x737461727473);
   layout.forgets_overwritten = starts.one_in(3);

@@ -45,6 +45,7 @@ struct CaseOptions {
   bool real_pages = false;                           // sizes and granularities that HostMachine takes
   bool deep_issue = true;                            // issue_ahead of 2 occurs
   bool run_ahead = false;                            // the program's thread goes on ahead of the GPU
+  bool pieces = false;                               // staging buffers are too small for the largest chunk
   std::string policy = {};                           // empty: any of the registry, or "random"
   std::map<std::string, std::string> settings = {};  // of the policy
   bool optimizer = false;                            // updates that policies move and reorder, and a second SSD

@@ -11,12 +11,11 @@
 // Links between GPU and CPU memory are streams: a copy completes when it is handed over, which is while fewer than
 // RunAhead::copies are handed over and not over, or less data than flows in RunAhead::copies_ns at the link's
 // bandwidth. Until then it can be cancelled; what was completes after all else that happened by then, in order of
-// submission. All else (files, the CPU's ops and their gaps) runs on threads of the host and
-// completes when it is over.
+// submission. All else (files, the CPU's ops and their gaps) runs on threads of the host and completes when it is over.
 // The device. Every stream and thread is a line (core/ordering.h) and takes its works in order; a move is a work of its
-// link's line, or of the GPU lane's where it has none, that reads its old place and writes its new one. A work begins, its
-// latency included, once those before it on its line have been let go and the works that it waits for are over: those
-// that touched the same bytes, by RegionTickets; an op when it is launched, a copy when it is handed over, a move
+// link's line, or of the GPU lane's where it has none, that reads the old place and writes the new one. A work begins,
+// its latency included, once those before it on its line have been let go and the works that it waits for are over:
+// those that touched the same bytes, by RegionTickets; an op when it is launched, a copy when it is handed over, a move
 // and work of a thread when it is submitted. Then it takes the time that sim/sim_world.h says.
 // Bytes are addresses where the tier's layout has them. Where it has none (the exact layout), each chunk is its own
 // memory: then a chunk that takes the room of another does not wait for what was done to that one.

@@ -20,8 +20,8 @@
 // Ops with a rendezvous start when each rank that `meet` names has come to its own.
 //
 // Moves. A chunk that moves within the memory of tier 0 is read and written there once, at the tier's bandwidth. The
-// lane or link that needs the room does it, in order. Its traffic flows as that of an op of the GPU's lane does, over the
-// resources that this lane occupies: alone the move takes just that time. Only where it has a tag is its end told.
+// lane or link that needs the room does it, in order. Its traffic flows as that of an op of the GPU's lane does, over
+// the resources that this lane occupies: alone the move takes just that time. Only where it has a tag is its end told.
 //
 // All arithmetic is in integers (bytes x nanoseconds), so a time is exact to the nanosecond, rounded up once.
 // Equal times are ordered by submission, over all ranks.

@@ -90,8 +90,8 @@ class OwnedProgram final : public ProgramSource {
   OwnedProgram(const Program& program, const MachineSpec& spec, const Machine& machine,
                const std::array<bool, role_count>& governed, const Layout& layout);
 
-  // `as_others`: the last iteration ends as the others do, where the next one begins. Throws Error if the run would take
-  // longer than clocks go.
+  // `as_others`: the last iteration ends as the others do, where the next one begins. Throws Error if the run would
+  // take longer than clocks go.
   void limit(const RunLimits& limits, bool as_others);
 
   void show(View& view) const override;

@@ -287,7 +287,7 @@ TEST(OrderedMachineTest, ALinkMovesBeforeTheCopyThatNeedsIt) {
   EXPECT_EQ(moved.result.iteration_ns.front(), 7 * 15'872 + 20);
 }
 
-// The move of a link begins at 63,488 and flows at 2 bytes/ns over the memory, which has 3. From 63,518 on an op does so,
+// The move of a link begins at 63,488 and flows at 2 bytes/ns over the memory, which has 3. From 63,518 on an op does,
 // too, and each gets 1.5: the 31,684 bytes left take 21,123. Then the op has 95,291.5 bytes left for its 2 bytes/ns.
 TEST(OrderedMachineTest, AMoveSlowsOpsDown) {
   MovingCase made;

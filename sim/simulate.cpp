@@ -43,7 +43,8 @@ class Ranks {
     std::size_t rank = 0;  // whose turn it is, for the blame
     try {
       for (rank = 0; rank < engines_.size(); ++rank) {
-        engines_[rank]->start({.max_iterations = limits_.max_iterations, .until_steady = false});
+        engines_[rank]->start(
+            {.max_iterations = limits_.max_iterations, .until_steady = false, .ends_as_others = false});
       }
       Completion completion;
       while (!all(&Engine::settled)) {

@@ -252,7 +252,7 @@ void Engine::start(const RunLimits& limits) {
   auto* owned = dynamic_cast<OwnedProgram*>(state_.program.get());
   TENCACHE_CHECK(owned != nullptr && !state_.ledger.begun());
   // Where chunks move their places hardly ever recur, and what only the end of a run waits for is no iteration's.
-  owned->limit(limits, limits.until_steady && state_.memory.movable(0));
+  owned->limit(limits, limits.ends_as_others && state_.memory.movable(0));
   for (TensorId tensor = 0; tensor < state_.memory.tensor_count(); ++tensor) {
     state_.machine.tensor_created(tensor, state_.memory.bytes(tensor));
     if (state_.memory.persistent(tensor)) place_initially(tensor);

@@ -25,6 +25,8 @@ namespace tencache {
 struct RunLimits {
   std::uint64_t max_iterations = 30;
   bool until_steady = true;  // stop when the state at an iteration's end recurs; else run max_iterations
+  // Where chunks move: the last iteration ends as the others do, where another one begins.
+  bool ends_as_others = true;
 };
 
 // What a lane would issue next.

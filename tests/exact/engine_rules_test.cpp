@@ -349,14 +349,14 @@ TEST(EngineRulesTest, WhereChunksMoveTheLastIterationEndsAsTheOthers) {
   const Program program{trace, {}};
   for (const bool movable : {false, true}) {
     if (movable) machine.tiers[0].allocator = AllocatorKind::movable;
-    for (const bool until_steady : {false, true}) {
+    for (const bool as_others : {false, true}) {
       NeverSteady policy;
-      const RunResult result = simulate(program, machine, policy, {.max_iterations = 6, .until_steady = until_steady});
+      const RunResult result = simulate(program, machine, policy, {.max_iterations = 6, .ends_as_others = as_others});
       ASSERT_TRUE(result.fits) << result.misfit;
       EXPECT_FALSE(result.steady);
       EXPECT_EQ(result.period, 3U);
       EXPECT_EQ(result.iteration_ns,
-                (std::vector<Nanoseconds>{210, 210, 210, 210, 210, movable && until_steady ? 210 : 310}));
+                (std::vector<Nanoseconds>{210, 210, 210, 210, 210, movable && as_others ? 210 : 310}));
     }
   }
 }

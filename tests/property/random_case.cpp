@@ -496,7 +496,7 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   }
   Random features(seed ^ 0x6665617475726573);
   if (!options.real_pages && features.one_in(2)) add_simulated_features(features, made);
-  made.limits = {.max_iterations = random.between(1, 4), .until_steady = false};
+  made.limits = {.max_iterations = random.between(1, 4), .until_steady = false, .ends_as_others = false};
   const std::vector<std::string>& policies = registered_policies();
   made.policy = !options.policy.empty() ? options.policy
                 : random.one_in(3)      ? "random"

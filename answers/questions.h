@@ -18,6 +18,8 @@
   QUESTION(compare)                  \
   QUESTION(fit)                      \
   QUESTION(fragment)                 \
+  QUESTION(rows)                     \
+  QUESTION(rows_generate)            \
   QUESTION(explain)                  \
   QUESTION(endurance)                \
   QUESTION(bound)                    \

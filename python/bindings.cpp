@@ -156,6 +156,7 @@ PYBIND11_MODULE(_core, module) {
   bind_trace(module);
   bind_timeline(module);
   bind_policy(module);
+  bind_rows(module);
 #ifdef TENCACHE_WITH_EXECUTOR
   bind_live(module);
 #endif

@@ -35,6 +35,7 @@ void bind_trace(py::module_& module);
 void bind_timeline(py::module_& module);
 void bind_live(py::module_& module);
 void bind_policy(py::module_& module);
+void bind_rows(py::module_& module);
 
 // A copy as an array of one dimension.
 template <typename T>

@@ -87,10 +87,11 @@ class WindowCache : public FlatCache {
   WindowCache(const RowIds& ids, const RowCacheOptions& options) : FlatCache(ids, options), needed_(slots_, 0) {}
 
   [[noreturn]] void fail(std::size_t first, std::size_t last, std::uint64_t rows, const char* remedy) const {
-    throw Error(ids_.file(), 0,
-                fmt::format("batches {} to {} need {} different rows at once, more than {} slots: raise --slots to "
-                            "that, or {}",
-                            first + 1, last, rows, slots_, remedy));
+    throw TooFewSlots(
+        ids_.file(), 0,
+        fmt::format("batches {} to {} need {} different rows at once, more than {} slots: raise --slots to "
+                    "that, or {}",
+                    first + 1, last, rows, slots_, remedy));
   }
 
   // Victims among the slots that no batch from `since` on needs.

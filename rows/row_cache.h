@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "rows/row_ids.h"
 
 namespace tencache {
@@ -59,6 +60,11 @@ struct RowCacheOptions {
   double warm_up = 0.7;     // share of the slots; of cached-embedding
 };
 
+// What must be there together exceeds the slots.
+class TooFewSlots : public Error {
+  using Error::Error;
+};
+
 inline constexpr std::uint32_t no_slot = 0xffff'ffff;
 
 struct RowMove {
@@ -79,7 +85,7 @@ struct RowPlan {
 class RowCache {
  public:
   virtual ~RowCache() = default;
-  // Batches in order, each once. Throws Error where the rows that must be there together exceed the slots.
+  // Batches in order, each once. Throws TooFewSlots.
   virtual void plan(std::size_t batch, RowPlan& plan) = 0;
   // Where the row lies after the last plan; no_slot: nowhere.
   virtual std::uint32_t slot_of(Row row) const = 0;

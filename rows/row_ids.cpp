@@ -94,6 +94,15 @@ void RowIds::add_batch(std::vector<Row>& lookups) {
   lookups_ += lookups.size();
 }
 
+void RowIds::forget_before(std::size_t batch) {
+  const auto kept = static_cast<std::ptrdiff_t>(begin_of(batch));
+  rows_.erase(rows_.begin(), rows_.begin() + kept);
+  counts_.erase(counts_.begin(), counts_.begin() + kept);
+  ends_.erase(ends_.begin(), ends_.begin() + static_cast<std::ptrdiff_t>(batch - forgotten_));
+  for (std::uint64_t& end : ends_) end -= static_cast<std::uint64_t>(kept);
+  forgotten_ = batch;
+}
+
 void RowIds::unite(std::size_t first, std::size_t last, United& united) const {
   const auto rows = part(rows_, first, last);
   const auto counts = part(counts_, first, last);

@@ -52,14 +52,19 @@ class RowIds {
   // Adds a batch of lookups, in any order; they are left sorted.
   void add_batch(std::vector<Row>& lookups);
 
-  std::size_t batches() const { return ends_.size() - 1; }
+  // Drops what earlier batches have; they are not asked for again. For ids that come while they are used.
+  void forget_before(std::size_t batch);
+
+  std::size_t batches() const { return forgotten_ + ends_.size() - 1; }
   std::uint64_t lookups() const { return lookups_; }
   std::uint64_t size() const { return rows_.size(); }  // different rows of each batch, all batches together
   std::uint64_t size_of(std::size_t table) const;      // of one table
   // Different rows in ascending order, and how often each is looked up.
   std::span<const Row> batch(std::size_t index) const { return part(rows_, index, index + 1); }
   std::span<const std::uint32_t> counts(std::size_t index) const { return part(counts_, index, index + 1); }
-  std::uint64_t begin_of(std::size_t batch) const { return ends_[batch]; }  // index of its first row among all
+  std::uint64_t begin_of(std::size_t batch) const {
+    return ends_[batch - forgotten_];
+  }  // index of its first row among all
 
   // Different rows of batches [first, last), with the sums of their counts, and the counts in the first batch of each.
   struct United {
@@ -76,7 +81,7 @@ class RowIds {
  private:
   template <typename T>
   std::span<const T> part(const std::vector<T>& all, std::size_t first, std::size_t last) const {
-    return std::span(all).subspan(ends_[first], ends_[last] - ends_[first]);
+    return std::span(all).subspan(begin_of(first), begin_of(last) - begin_of(first));
   }
 
   std::string file_;
@@ -87,6 +92,7 @@ class RowIds {
   std::vector<Row> rows_;
   std::vector<std::uint32_t> counts_;
   std::vector<std::uint64_t> ends_ = {0};
+  std::size_t forgotten_ = 0;  // batches
   std::uint64_t lookups_ = 0;
   std::vector<Row> scratch_;
 };

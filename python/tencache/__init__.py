@@ -19,6 +19,7 @@ _NAMES = {
         "Error", "Timeline", "Trace"),
     "_policy": ("Policy",),
     "_live": ("live",),
+    "_embedding_bag": ("EmbeddingBag",),
     "_snapshot": ("import_snapshot",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}

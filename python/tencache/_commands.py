@@ -19,7 +19,8 @@ from ._policy import Policy, name_of
 
 __all__ = [
     "bound", "command", "compare", "endurance", "explain", "fit", "fragment", "generate", "import_trace", "info", "load",
-    "machines", "models", "policies", "replay", "report", "samples", "save", "sensitivity", "simulate", "sweep", "tune"]
+    "machines", "models", "policies", "replay", "report", "rows", "rows_generate",
+    "samples", "save", "sensitivity", "simulate", "sweep", "tune"]
 
 Path = Union[str, "os.PathLike[str]"]
 TraceLike = Union[_core.Trace, Path]
@@ -305,6 +306,16 @@ def fragment(*allocations: TraceLike, message: Optional[str] = None, **options: 
         message: "CUDA out of memory. Tried to allocate …", in their place.
     """
     return _ask("fragment", list(allocations), message=message, **options)
+
+
+def rows(ids: Path, **options: Any) -> dict:
+    """Caches of embedding rows on a file of ids (docs/rows.md): policy=["uvm-lru"], slots=["1%", "5%"], ahead=2, …."""
+    return _ask("rows", [ids], **options)
+
+
+def rows_generate(output: Path, **options: Any) -> dict:
+    """A file of ids: rows="4000000,20000", batches=100, histogram="dlrm-2021" or zipf=1.05, seed=1, …."""
+    return _ask("rows generate", output=output, **options)
 
 
 def explain(trace: TraceLike, machine: Machine, policy: PolicyLike, **options: Any) -> dict:

@@ -44,6 +44,59 @@ TEST_F(Results, ModelsListsAndShows) {
   expect_bad_usage({"models", "--model", "broken.yaml"}, HasSubstr("broken.yaml:3: layers: '-3'"));
 }
 
+// 4 slots (rounded up to 32 of uvm-…) for batches of three lookups; ids of no other rows than 0 to 9.
+TEST_F(Results, RowsComparesCaches) {
+  EXPECT_EQ(run({"rows", "generate", "--rows", "10,30", "--samples", "3", "--batches", "20", "--zipf", "0.5", "-o",
+                 "small.ids.zst"})
+                .code,
+            0);
+  const Json all = run({"rows", "small.ids.zst", "--slots", "15%", "--slots", "40", "--json"}).json();
+  EXPECT_EQ(all["rows"], 40);
+  EXPECT_EQ(all["lookups"], 120);
+  EXPECT_EQ(all["policy"], "cached-embedding");
+  ASSERT_EQ(all["runs"].size(), 12u);
+  for (const Json& one : all["runs"]) {
+    const bool ran = one["refused"].is_null();
+    EXPECT_EQ(one["hits"].get<int>() + one["misses"].get<int>(), ran ? all["different_rows"].get<int>() : 0);
+    EXPECT_EQ(one["rows_in"].get<int>() + one["direct_rows"].get<int>(), one["misses"]);
+    EXPECT_GT(one["gpu_bytes"], one["map_bytes"]);
+    EXPECT_EQ(one["tables"].size(), ran ? 2u : 0u);
+  }
+  const Json one =
+      run({"rows", "small.ids.zst", "-p", "uvm-lru", "--slots", "100%", "-m", "g10-a100", "--json"}).json();
+  for (const char* key : {"hits", "misses", "rows_in", "rows_out", "gpu_bytes", "map_bytes", "batch_ns"}) {
+    EXPECT_TRUE(one[key].is_number_unsigned()) << key;
+  }
+  EXPECT_EQ(one["slots"], 64);
+  EXPECT_EQ(one["rows_out"], 0);
+  EXPECT_THAT(run({"rows", "small.ids.zst", "--csv", "rows.csv", "--svg", "rows.svg"}).out,
+              AllOf(HasSubstr("scratchpipe"), HasSubstr("too few"), HasSubstr("GPU memory")));
+  EXPECT_THAT(read_file(path("rows.csv")), HasSubstr("policy,slots"));
+  EXPECT_THAT(read_file(path("rows.svg")), HasSubstr("<svg"));
+  EXPECT_EQ(run({"rows", "generate", "--tables", "2", "--rows", "200000", "--pooling", "4", "--batches", "2",
+                 "--histogram", "dlrm-2022", "-o", "published.ids"})
+                .code,
+            0);
+
+  expect_bad_usage(
+      {"rows", "small.ids.zst", "-p", "cached-embedding", "--slots", "2"},
+      AllOf(HasSubstr("small.ids.zst: batches 1 to 1 need"), HasSubstr("more than 2 slots: raise --slots")));
+  expect_bad_usage({"rows", "small.ids.zst", "-p", "lru"}, HasSubstr("unknown row policy 'lru'; there are cached"));
+  expect_bad_usage({"rows", "small.ids.zst", "--slots", "0"}, HasSubstr("--slots: '0' is no share"));
+  expect_bad_usage({"rows", "small.ids.zst", "--slots", "101%"}, HasSubstr("--slots: '101%' is no share"));
+  expect_bad_usage({"rows", "small.ids.zst", "--ahead", "x"}, HasSubstr("'x' is no whole number"));
+  expect_bad_usage({"rows", "small.trace.jsonl"}, HasSubstr("is no file of ids"));
+  expect_bad_usage({"rows"}, HasSubstr("generate"));
+  const std::string bytes = read_file(path("published.ids"));
+  write_file(path("cut.ids"), bytes.substr(0, bytes.size() / 2));
+  expect_bad_usage({"rows", "cut.ids"}, HasSubstr("cut.ids: batch 1, table 'table2': the file ends here"));
+  expect_bad_usage({"rows", "generate", "--tables", "3", "--rows", "1,2", "-o", "x.ids"}, HasSubstr("2 figures for 3"));
+  expect_bad_usage({"rows", "generate", "--rows", "5", "--histogram", "dlrm-2023", "-o", "x.ids"},
+                   HasSubstr("there are dlrm-2021, dlrm-2022"));
+  expect_bad_usage({"rows", "generate", "--rows", "5", "--histogram", "dlrm-2021", "-o", "x.ids"},
+                   HasSubstr("table 'table1' has 5 rows, but"));
+}
+
 // All tensors are of 4 MiB: segments of 20 MiB hold five of them. 20 MiB are persistent, 12 more are alive at once.
 TEST_F(Results, FragmentComparesAllocators) {
   const Json answer = run({"fragment", "small.trace.jsonl", "-a", "default", "-a", "exact", "--json"}).json();

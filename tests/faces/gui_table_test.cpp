@@ -307,6 +307,8 @@ TEST_F(Tables, WhatTheCommandsWriteOpens) {
       {"bound.json", "bound" + on + "--json", true},
       {"fit.json", "fit" + on + "-p on-demand --json", true},
       {"fragment.json", "fragment " + trace + " --json", true},
+      {"ids.json", "rows generate --rows 100,50 --batches 4 -o small.ids --json"},
+      {"rows.json", "rows small.ids --slots 10% --slots 50% --json", true},
       {"message.json", "fragment --message 'CUDA out of memory. Tried to allocate 2.00 GiB.' --json"},
       {"tune.json", "tune" + on + "-p 10cache --budget 4 --csv tune.csv --json", true},
       {"validate.json", "validate ssdtrain --json", true},

@@ -19,6 +19,8 @@
 #include "core/error.h"
 #include "gui/model/document.h"
 #include "gui/model/timeline_file.h"
+#include "rows/row_file.h"
+#include "rows/row_generator.h"
 #include "studies/allocation_source.h"
 #include "studies/fragment.h"
 #include "studies/sweep/sweep_file.h"
@@ -136,6 +138,8 @@ constexpr Reader all_readers[] = {
     {"prices", [](std::string_view bytes) { parse_price_table(bytes, "prices.yaml"); }},
     {"pytorch", pytorch},
     {"requests", [](std::string_view bytes) { read_requests(MemoryFile(bytes).path()); }},
+    {"reuse_histogram", [](std::string_view bytes) { parse_reuse_histogram(bytes, "histogram.txt"); }},
+    {"row_ids", [](std::string_view bytes) { read_row_ids(MemoryFile(bytes).path()); }},
     {"sweep",
      [](std::string_view bytes) {
        parse_sweep_file(bytes, "sweep.yaml",

@@ -1,6 +1,7 @@
 #include "rows/live_run.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -18,10 +19,13 @@ std::unique_ptr<RowStore> make_store(const RowIds& ids, const std::string& folde
 // Reads a row's bytes and changes them, as a step of training does; the digest is of what was read.
 std::uint64_t train(std::byte* row, Bytes bytes, Row number, std::uint32_t count) {
   std::uint64_t digest = 0;
-  for (Bytes i = 0; i < bytes; ++i) {
-    const auto value = std::to_integer<std::uint32_t>(row[i]);
-    digest = digest * 31 + value;
-    row[i] = static_cast<std::byte>(value * 5 + count + number + i);
+  for (Bytes i = 0; i < bytes; i += 8) {
+    std::uint64_t word = 0;
+    const std::size_t size = std::min<Bytes>(8, bytes - i);
+    std::memcpy(&word, row + i, size);
+    digest = digest * 31 + word;
+    word = word * 5 + count + number + i;
+    std::memcpy(row + i, &word, size);
   }
   return digest;
 }

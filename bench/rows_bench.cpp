@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <string>
 
-#include "rows/row_file.h"
-#include "rows/row_generator.h"
-#include "rows/row_run.h"
+#include "sim/rows/row_file.h"
+#include "sim/rows/row_generator.h"
+#include "sim/rows/row_run.h"
 
 namespace tencache {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "python/bindings.h"
-#include "rows/row_cache.h"
+#include "sim/rows/row_cache.h"
 
 namespace tencache {
 namespace {

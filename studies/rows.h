@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "rows/live_run.h"
-#include "rows/row_run.h"
+#include "executor/rows/live_run.h"
+#include "sim/rows/row_run.h"
 
 namespace tencache {
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LIMITS = {"core": 95, "policies": 95, "sim": 95, "traces": 95, "rows": 95, "executor": 85, "configs": None, "studies": None,
+LIMITS = {"core": 95, "policies": 95, "sim": 95, "traces": 95, "executor": 85, "configs": None, "studies": None,
           "answers": None, "cli": None, "gui": None}
 
 

@@ -12,8 +12,8 @@
 #include "core/parse_number.h"
 #include "core/remark.h"
 #include "core/split.h"
-#include "rows/row_file.h"
-#include "rows/row_generator.h"
+#include "sim/rows/row_file.h"
+#include "sim/rows/row_generator.h"
 #include "traces/file/file_io.h"
 #include "traces/file/output_files.h"
 

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "rows/row_cache.h"
+#include "sim/rows/row_cache.h"
 
 namespace tencache {
 

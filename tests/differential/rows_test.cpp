@@ -5,9 +5,9 @@
 #include <random>
 
 #include "core/error.h"
-#include "rows/live_run.h"
-#include "rows/row_file.h"
-#include "rows/row_run.h"
+#include "executor/rows/live_run.h"
+#include "sim/rows/row_file.h"
+#include "sim/rows/row_run.h"
 #include "tests/differential/naive_rows.h"
 
 namespace tencache {

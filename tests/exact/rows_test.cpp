@@ -7,9 +7,9 @@
 #include <map>
 
 #include "core/error.h"
-#include "rows/row_file.h"
-#include "rows/row_generator.h"
-#include "rows/row_run.h"
+#include "sim/rows/row_file.h"
+#include "sim/rows/row_generator.h"
+#include "sim/rows/row_run.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "rows/live_rows.h"
+#include "executor/rows/live_rows.h"
 
 namespace tencache {
 

@@ -6,8 +6,8 @@
 #include <functional>
 #include <vector>
 
-#include "rows/row_cache.h"
-#include "rows/row_times.h"
+#include "sim/rows/row_cache.h"
+#include "sim/rows/row_times.h"
 
 namespace tencache {
 

@@ -1,4 +1,4 @@
-#include "rows/row_run.h"
+#include "sim/rows/row_run.h"
 
 namespace tencache {
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "core/thread_annotations.h"
-#include "rows/row_cache.h"
-#include "rows/row_times.h"
+#include "sim/rows/row_cache.h"
+#include "sim/rows/row_times.h"
 
 namespace tencache {
 

@@ -1,4 +1,4 @@
-#include "rows/row_file.h"
+#include "sim/rows/row_file.h"
 
 #include <fmt/format.h>
 

@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "rows/row_ids.h"
+#include "sim/rows/row_ids.h"
 
 namespace tencache {
 

@@ -1,4 +1,4 @@
-#include "rows/row_cache.h"
+#include "sim/rows/row_cache.h"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/units.h"
-#include "rows/row_cache.h"
+#include "sim/rows/row_cache.h"
 
 namespace tencache {
 

@@ -1,4 +1,4 @@
-#include "rows/row_times.h"
+#include "sim/rows/row_times.h"
 
 #include <algorithm>
 

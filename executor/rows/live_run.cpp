@@ -1,11 +1,11 @@
-#include "rows/live_run.h"
+#include "executor/rows/live_run.h"
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
 
-#include "rows/row_run.h"
+#include "sim/rows/row_run.h"
 
 namespace tencache {
 namespace {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rows/row_ids.h"
+#include "sim/rows/row_ids.h"
 
 namespace tencache {
 

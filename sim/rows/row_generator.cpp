@@ -1,4 +1,4 @@
-#include "rows/row_generator.h"
+#include "sim/rows/row_generator.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "core/parse_number.h"
-#include "rows/row_file.h"
+#include "sim/rows/row_file.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {

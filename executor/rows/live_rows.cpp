@@ -1,4 +1,4 @@
-#include "rows/live_rows.h"
+#include "executor/rows/live_rows.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "rows/row_ids.h"
+#include "sim/rows/row_ids.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {

@@ -1,4 +1,4 @@
-#include "rows/row_ids.h"
+#include "sim/rows/row_ids.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Steps of programs through the real executor on the model GPU: a CUDA driver made of rules, with a clock.
 
-    bench/model_gpu.py [PROGRAM…] [--policy P]… [--memory 60%] [--host fixed:US|measured] [--quick] [--json]
+    bench/model_gpu.py [PROGRAM…] [--policy P]… [--memory 60%] [--gpu-allocator exact|movable]
+                       [--host fixed:US|measured] [--quick] [--json]
     bench/model_gpu.py --anchor [--json]
 
 Programs (default: all of them): gpt2 and llama-1b, generated training steps in bf16; resnet-v100, a step of a network
@@ -11,12 +12,16 @@ generates text, where launches bind. Each runs with memory for everything (resid
 MiB, such as 60%, or a size in bytes; default 60%, for resnet-v100 90%: all of its parameters are one tensor in the
 recording, which leaves too little for a collective.
 
+--gpu-allocator movable: memory mapped once, in which tensors lie in one piece and are moved (docs/cuda.md); exact, the
+default, maps each chunk. Both get the same bytes.
+
 --host is what this program's code costs an op: fixed (default: op_us in the figures), fixed:US in microseconds, or
 measured, its processor time on this computer, which differs from run to run. On top come the host's time of the
 recording and what calls of the driver take.
 
---json prints {resident, steps, host_mode}: per program recorded_ns, plain_ns (PyTorch alone on the model GPU),
-resident_ns, ratio (resident / recorded) and busy, the share of the step in which kernels run; per step step_ns,
+--json prints {resident, steps, gpu_allocator, host_mode}: per program recorded_ns, plain_ns (PyTorch alone on the model
+GPU), resident_ns, ratio (resident / recorded), busy, the share of the step in which kernels run, and padding, of what
+is alive at the peak; per step step_ns,
 predicted_ns (`tencache replay` on a machine of the same figures), copy_hidden, the share of the copies' time in which
 kernels run, and in `time` where the time of the program's thread goes.
 
@@ -70,15 +75,15 @@ def run(*command):
 
 
 class ModelGpu:
-    def __init__(self, folder, host):
-        self.host = host
+    def __init__(self, folder, host, allocator):
+        self.host, self.allocator = host, allocator
         self.program = os.path.join(BUILD, "tests", "model_gpu")
         self.tencache = os.path.join(BUILD, "cli", "tencache")
         for path in (self.program, self.tencache):
             if not os.path.isfile(path):
                 fail(f"{path} is not built: ninja -C {BUILD} {os.path.basename(path)}")
         self.folder, self.machine = folder, os.path.join(folder, "machine.yaml")
-        run(self.program, "--figures", FIGURES, "--write-machine", self.machine)
+        run(self.program, "--figures", FIGURES, "--write-machine", self.machine, "--gpu-allocator", allocator)
 
     def trace(self, name):
         path = os.path.join(self.folder, f"{name}.trace.jsonl.zst")
@@ -87,7 +92,7 @@ class ModelGpu:
 
     def step(self, trace, policy, memory, locked=0):
         played = json.loads(run(self.program, "--figures", FIGURES, trace, "--policy", policy, "--memory", str(memory),
-                                "--host", self.host, "--locked", str(locked)))
+                                "--host", self.host, "--locked", str(locked), "--gpu-allocator", self.allocator))
         self.host = played["host"]  # in full
         return played
 
@@ -125,12 +130,13 @@ def measure(gpu, options):
         result["resident"].append({"program": name, "recorded_ns": played["recorded_ns"],
                                    "plain_ns": played["plain_ns"], "resident_ns": played["step_ns"],
                                    "ratio": played["step_ns"] / played["recorded_ns"],
-                                   "busy": played["steady"]["busy"]})
+                                   "busy": played["steady"]["busy"],
+                                   "padding": played["peak_bytes"] / played["peak_without_padding_bytes"] - 1})
         for policy in options.policies:
             memory = options.memory or PROGRAMS[name][1]
             say(f"{name}: {policy}, {memory}")
             result["steps"].append(gpu.paged(name, trace, policy, memory))
-    return {**result, "host_mode": gpu.host}
+    return {**result, "gpu_allocator": gpu.allocator, "host_mode": gpu.host}
 
 
 def anchor(gpu):
@@ -153,11 +159,12 @@ def ms(ns):
 
 
 def print_tables(result):
-    print(f"Model GPU ({os.path.relpath(FIGURES, ROOT)}), host {result['host_mode']}, milliseconds a step\n")
-    print(f"{'all resident':<14}{'recorded':>10}{'alone':>10}{'resident':>10}{'ratio':>8}{'busy':>7}")
+    print(f"Model GPU ({os.path.relpath(FIGURES, ROOT)}), allocator {result['gpu_allocator']}, host "
+          f"{result['host_mode']}, milliseconds a step\n")
+    print(f"{'all resident':<14}{'recorded':>10}{'alone':>10}{'resident':>10}{'ratio':>8}{'busy':>7}{'padding':>9}")
     for row in result["resident"]:
         print(f"{row['program']:<14}{ms(row['recorded_ns']):>10}{ms(row['plain_ns']):>10}{ms(row['resident_ns']):>10}"
-              f"{row['ratio']:>8.2f}{percent(row['busy']):>7}")
+              f"{row['ratio']:>8.2f}{percent(row['busy']):>7}{100 * row['padding']:>7.1f} %")
     print(f"\n{'paged':<14}{'policy':<12}{'memory':>8}{'step':>10}{'predicted':>11}{'copies hidden':>15}")
     for row in result["steps"]:
         print(f"{row['program']:<14}{row['policy']:<12}{row['memory']:>8}{ms(row['step_ns']):>10}"
@@ -186,6 +193,7 @@ def main():
     parser.add_argument("programs", nargs="*", metavar="PROGRAM")
     parser.add_argument("--policy", action="append", dest="policies", metavar="P")
     parser.add_argument("--memory", metavar="M")
+    parser.add_argument("--gpu-allocator", choices=("exact", "movable"), default="exact")
     parser.add_argument("--host", default="fixed")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--anchor", action="store_true")
@@ -199,7 +207,7 @@ def main():
     options.programs = options.programs or list(PROGRAMS)
     options.policies = options.policies or (POLICIES[:1] if options.quick else POLICIES)
     with tempfile.TemporaryDirectory() as folder:
-        gpu = ModelGpu(folder, options.host)
+        gpu = ModelGpu(folder, options.host, options.gpu_allocator)
         result = anchor(gpu) if options.anchor else measure(gpu, options)
     if options.json:
         print(json.dumps(result, indent=2))

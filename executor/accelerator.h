@@ -24,6 +24,18 @@ struct DeviceCopy {
   Bytes bytes = 0;
 };
 
+// Addresses of the device for a whole tier, in one range, which begins at a multiple of 2 MiB, and as many behind it
+// that are never accessible. Used by one thread at a time.
+class DeviceRange {
+ public:
+  virtual ~DeviceRange() = default;  // nothing touches it any more
+  virtual std::byte* begin() const = 0;
+  virtual std::byte* guard() const = 0;
+  // These bytes of the range are used from now on: they have memory, for good. Content is undefined at first. Throws
+  // Error if the device has none; nothing that was there has changed then.
+  virtual void cover(Bytes offset, Bytes bytes) = 0;
+};
+
 // Copies in order, while other engines and the GPU's ops go on.
 class CopyEngine {
  public:
@@ -32,6 +44,8 @@ class CopyEngine {
   // Copies of one call may run in any order: none of them touches another's bytes.
   virtual void upload(std::span<const DeviceCopy> copies) = 0;
   virtual void download(std::span<const DeviceCopy> copies) = 0;
+  // The same within the device's memory. The two places may overlap.
+  virtual void move(const std::byte* from, std::byte* to, Bytes bytes) = 0;
   // Waits until no more than `left` of the calls above are under way.
   virtual void wait(std::size_t left) = 0;
 };
@@ -59,6 +73,8 @@ class Accelerator {
   // `addressed` as in ChunkMemoryOptions. It must not outlive this object.
   virtual std::unique_ptr<TierMemory> memory(const std::string& name, Bytes capacity, Bytes granularity,
                                              bool addressed) = 0;
+  // For a tier of that name. It must not outlive this object. Throws Error if so much memory is not free.
+  virtual std::unique_ptr<DeviceRange> range(const std::string& tier, Bytes capacity) = 0;
   // Locks pages of the host so that copies run at the link's speed. False if that is refused (`reason` says why):
   // copies work all the same, slower. The range does not overlap one that is pinned.
   virtual bool pin(std::byte* host, Bytes bytes, std::string& reason) = 0;

@@ -174,8 +174,8 @@ AcceleratorLane::Direct AcceleratorLane::move_directly(const FileLane& files, co
 }
 
 bool AcceleratorLane::read(FileLane& files, const std::vector<FileBlock>& blocks, std::byte* device, Bytes bytes,
-                           const Progress& progress) {
-  if (direct_ != nullptr && !has_fault(blocks)) {
+                           bool whole_pages, const Progress& progress) {
+  if (direct_ != nullptr && whole_pages && !has_fault(blocks)) {
     const Direct result =
         move_directly(files, blocks, bytes, progress, [&](int descriptor, Bytes offset, Bytes position, Bytes count) {
           return direct_->read(descriptor, offset, device + position, count);
@@ -200,8 +200,8 @@ bool AcceleratorLane::read(FileLane& files, const std::vector<FileBlock>& blocks
 }
 
 bool AcceleratorLane::write(FileLane& files, const std::vector<FileBlock>& blocks, const std::byte* device, Bytes bytes,
-                            const Progress& progress) {
-  if (direct_ != nullptr && !has_fault(blocks)) {
+                            bool whole_pages, const Progress& progress) {
+  if (direct_ != nullptr && whole_pages && !has_fault(blocks)) {
     const Direct result =
         move_directly(files, blocks, bytes, progress, [&](int descriptor, Bytes offset, Bytes position, Bytes count) {
           return direct_->write(descriptor, offset, device + position, count);

@@ -1,9 +1,9 @@
 // Copies of one link between an accelerator's memory and host memory or files, in parts that are large enough for a
 // chunk to be one: the host waits once for it. Between the parts of larger ones the copy can be paced and stopped.
 //
-// Files reach the accelerator directly where it can do that (GPUDirect Storage), else, and for good after the first
-// failure, through a ring of page-locked buffers of the lane's own: the file fills one while others are uploaded, and
-// is written from one while others are downloaded.
+// Files reach the accelerator directly where it can do that (GPUDirect Storage) and whole pages are the chunk's; else,
+// and for good after the first failure, through a ring of page-locked buffers of the lane's own: the file fills one
+// while others are uploaded, and is written from one while others are downloaded.
 #pragma once
 
 #include <functional>
@@ -38,10 +38,11 @@ class AcceleratorLane {
 
   bool upload(std::byte* device, std::span<const HostPiece> host, const Progress& progress);
   bool download(std::span<const HostPiece> host, const std::byte* device, const Progress& progress);
-  bool read(FileLane& files, const std::vector<FileBlock>& blocks, std::byte* device, Bytes bytes,
+  // `whole_pages`: of the device's memory, 4 KiB large, those that `bytes` begin to use are the chunk's.
+  bool read(FileLane& files, const std::vector<FileBlock>& blocks, std::byte* device, Bytes bytes, bool whole_pages,
             const Progress& progress);
   bool write(FileLane& files, const std::vector<FileBlock>& blocks, const std::byte* device, Bytes bytes,
-             const Progress& progress);
+             bool whole_pages, const Progress& progress);
   // Why files do not reach the accelerator directly; empty if they do. From any thread.
   std::string indirect_reason() const;
 

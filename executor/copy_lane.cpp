@@ -65,10 +65,12 @@ bool CopyLane::copy(const CopyWork& work, Nanoseconds start_ns, const std::atomi
     case CopyWork::Kind::download:
       return accelerator_->download(work.pieces, work.from, after_block);
     case CopyWork::Kind::file_read:
-      if (work.on_accelerator) return accelerator_->read(*files_, work.blocks, work.to, work.bytes, after_block);
+      if (work.on_accelerator)
+        return accelerator_->read(*files_, work.blocks, work.to, work.bytes, work.whole_pages, after_block);
       return files_->read(work.blocks, work.to, after_block);
     case CopyWork::Kind::file_write:
-      if (work.on_accelerator) return accelerator_->write(*files_, work.blocks, work.from, work.bytes, after_block);
+      if (work.on_accelerator)
+        return accelerator_->write(*files_, work.blocks, work.from, work.bytes, work.whole_pages, after_block);
       return files_->write(work.blocks, work.from, after_block);
     case CopyWork::Kind::memory:
       break;

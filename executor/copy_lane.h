@@ -18,6 +18,7 @@ struct CopyWork {
   enum class Kind : std::uint8_t { memory, upload, download, file_read, file_write };
   Kind kind = Kind::memory;
   bool on_accelerator = false;      // file_read and file_write: `to` or `from` is the accelerator's memory
+  bool whole_pages = true;          // and its pages, of 4 KiB, are of nobody else
   const std::byte* from = nullptr;  // unused by file_read
   std::byte* to = nullptr;          // unused by file_write
   Bytes bytes = 0;

@@ -99,14 +99,16 @@ void OpBodies::initialise(TensorId /*tensor*/, Bytes /*begin*/, std::span<std::b
 MachineSpec with_real_pages(MachineSpec spec, const Accelerator* accelerator) {
   for (Tier& tier : spec.tiers) {
     const bool there = accelerator != nullptr && tier.kind == TierKind::gpu;
-    tier.granularity = std::max(tier.granularity, there ? accelerator->granularity() : page_bytes);
+    const bool arena = there && tier.allocator == AllocatorKind::movable;
+    const Bytes page = std::max(tier.granularity, there ? accelerator->granularity() : page_bytes);
+    tier.granularity = arena ? movable_unit : page;
     if (tier.capacity >= unlimited) continue;
-    if (tier.capacity != 0 && tier.capacity < tier.granularity) {
+    if (tier.capacity != 0 && tier.capacity < page) {
       throw Error(spec.file, 0,
                   "tier '" + tier.name + "': " + format_bytes(tier.capacity) + " are less than a page, " +
-                      format_bytes(tier.granularity) + (there ? " of the GPU" : "") + "; give it more");
+                      format_bytes(page) + (there ? " of the GPU" : "") + "; give it more");
     }
-    tier.capacity -= tier.capacity % tier.granularity;
+    tier.capacity -= tier.capacity % page;
   }
   return spec;
 }
@@ -225,7 +227,9 @@ std::string HostMachine::describe() const {
       const std::string indirect = links_[i]->indirect_reason();
       const bool to_accelerator = memory_->on_accelerator(link.from) || memory_->on_accelerator(link.to);
       if (to_accelerator && indirect.empty()) {
+        const bool packed = memory_->arena(link.from) || memory_->arena(link.to);
         text += "GPUDirect Storage";
+        if (packed) text += ", through page-locked buffers what is not whole pages of 4 KiB";
       } else {
         text += reason.empty() ? "io_uring with O_DIRECT" : "pread and pwrite, " + reason;
         if (to_accelerator) text += ", through page-locked buffers (" + indirect + ")";

@@ -1,12 +1,12 @@
 // The real machine: the port of core/machine.h on threads, mapped memory and files of this computer.
 //
 // Tiers of kind gpu and cpu are ChunkMemory (the GPU's is a capped arena of ordinary memory that stands in for it),
-// tiers of kind nvme are SwapFiles. With an accelerator (accelerator.h) tiers of kind gpu are its memory, CPU memory is
-// page-locked for it, and links from and to them copy with its engines; all else is the same (HostMemory). Each link is
-// a thread that copies (CopyLane), each of the two op lanes a thread that runs bodies (WorkLanes). With `pace` a link
-// takes latency + bytes / bandwidth of wall time for a transfer, so that a machine slower than this computer can be
-// stood in for. A transfer that was ready behind another one is paced from the moment the other should have ended:
-// waking up late does not add up.
+// tiers of kind nvme are SwapFiles. With an accelerator (accelerator.h) tiers of kind gpu are its memory (ArenaMemory
+// where the tier's allocator is `movable`), CPU memory is page-locked for it, and links from and to them copy with its
+// engines; all else is the same (HostMemory). Each link is a thread that copies (CopyLane), each of the two op lanes a
+// thread that runs bodies (WorkLanes). With `pace` a link takes latency + bytes / bandwidth of wall time for a
+// transfer, so that a machine slower than this computer can be stood in for. A transfer that was ready behind another
+// one is paced from the moment the other should have ended: waking up late does not add up.
 //
 // Limits: shared resources (MachineSpec::resources) are not enforced, only each link's own bandwidth and latency; links
 // faster than this computer's memory run as fast as that. Links between two nvme tiers are refused.
@@ -51,7 +51,8 @@ class OpBodies {
 };
 
 // The same machine with what real memory asks for: granularities of at least 4 KiB, or of the accelerator's pages, and
-// capacities in multiples of them. Simulate this one to predict a run. Throws Error for a capacity below a page.
+// capacities in multiples of them; of 512 bytes where the accelerator's memory is mapped once (the allocator
+// `movable`). Simulate this one to predict a run. Throws Error for a capacity below a page.
 MachineSpec with_real_pages(MachineSpec spec, const Accelerator* accelerator = nullptr);
 
 class HostMachine final : public Machine {
@@ -76,8 +77,8 @@ class HostMachine final : public Machine {
   }
   // At once, on the calling thread: nothing that was submitted touches the two places any more.
   Nanoseconds move(const MoveCommand& move) override;
-  // In ordinary memory that only ops touch.
-  bool moves() const override { return options_.accelerator == nullptr && !options_.raw_access; }
+  // In an accelerator's arena, and in ordinary memory that only ops touch.
+  bool moves() const override { return options_.accelerator != nullptr ? memory_->arena(0) : !options_.raw_access; }
   void tensor_created(TensorId tensor, Bytes bytes) override { memory_->create(tensor, bytes); }
   void tensor_destroyed(TensorId tensor) override { memory_->destroy(tensor); }
   void initialise(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;

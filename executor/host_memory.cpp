@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -78,13 +79,25 @@ void HostMemory::build(TierId at, const HostMachineOptions& options) {
     tiers_[at].files = std::make_unique<SwapFiles>(tier, options.files);
     return;
   }
-  if (tier.granularity % page_bytes != 0) {
+  const bool addressed = !options.addressed.empty() && options.addressed[at];
+  const bool on_accelerator = options.accelerator != nullptr && tier.kind == TierKind::gpu;
+  if (on_accelerator && addressed && tier.allocator == AllocatorKind::movable) {
+    auto arena = std::make_unique<ArenaMemory>(*options.accelerator, tier.name, tier.capacity, tier.granularity);
+    tiers_[at].arena = arena.get();
+    tiers_[at].memory = std::move(arena);
+    return;
+  }
+  Bytes granularity = tier.granularity;
+  if (on_accelerator && tier.allocator == AllocatorKind::movable) {  // without a limit nothing has to move
+    granularity = std::max(granularity, options.accelerator->granularity());
+  }
+  if (granularity % page_bytes != 0) {
     throw Error(spec_.file, 0,
                 "tier '" + tier.name + "': granularity " + format_bytes(tier.granularity) +
                     ", but pages of real memory have 4 KiB; give a multiple of that");
   }
   ChunkMemoryOptions memory;
-  memory.addressed = !options.addressed.empty() && options.addressed[at];
+  memory.addressed = addressed;
   memory.populate = options.populate;
   memory.parks = at != 0;
   memory.prefault = options.prefault;
@@ -92,8 +105,8 @@ void HostMemory::build(TierId at, const HostMachineOptions& options) {
   memory.accelerator = options.accelerator;
   memory.locked = options.accelerator != nullptr ? options.locked : 0;
   const Bytes capacity = at == 0 && options.unlimited_gpu ? unlimited : tier.capacity;
-  if (options.accelerator != nullptr && tier.kind == TierKind::gpu) {
-    tiers_[at].memory = options.accelerator->memory(tier.name, capacity, tier.granularity, memory.addressed);
+  if (on_accelerator) {
+    tiers_[at].memory = options.accelerator->memory(tier.name, capacity, granularity, addressed);
   } else {
     tiers_[at].raw_access = at == 0 && options.raw_access;
     auto pages = std::make_unique<ChunkMemory>(tier.name, capacity, tier.granularity, memory);
@@ -127,8 +140,10 @@ void HostMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes, Place place) {
 }
 
 void HostMemory::move(const MoveCommand& move) {
-  TENCACHE_CHECK(tiers_[move.from.tier].pages != nullptr && move.to.tier == move.from.tier);
-  tiers_[move.from.tier].pages->move(move.tensor, move.begin, move.bytes, move.to.offset);
+  const TierStore& tier = tiers_[move.from.tier];
+  TENCACHE_CHECK((tier.pages != nullptr || tier.arena != nullptr) && move.to.tier == move.from.tier);
+  if (tier.arena != nullptr) return tier.arena->move(move.tensor, move.to.offset);
+  tier.pages->move(move.tensor, move.begin, move.bytes, move.to.offset);
 }
 
 void HostMemory::store_in_file(TensorId tensor, Bytes begin, Bytes bytes, TierId tier,
@@ -241,6 +256,11 @@ CopyWork HostMemory::resolve(const CopyCommand& copy) {
   }
   const bool from_accelerator = !copy.from_staging && on_accelerator(copy.from.tier);
   const bool to_accelerator = !copy.to_staging && on_accelerator(copy.to.tier);
+  const bool packed = (from_accelerator && arena(copy.from.tier)) || (to_accelerator && arena(copy.to.tier));
+  if (packed) {
+    const std::byte* device = from_accelerator ? work.from : work.to;
+    work.whole_pages = reinterpret_cast<std::uintptr_t>(device) % page_bytes == 0 && work.bytes % page_bytes == 0;
+  }
   work.on_accelerator = from_accelerator || to_accelerator;
   if (work.from != nullptr && work.to != nullptr) {
     if (from_accelerator) {
@@ -276,7 +296,7 @@ std::string HostMemory::describe_tiers() const {
     const Tier& tier = spec_.tiers[i];
     const char* what = tier.kind == TierKind::nvme ? " of files" : " of memory";
     text += tier.name + ": " + format_bytes(tier.capacity) + what;
-    if (on_accelerator(i)) text += " of " + accelerator_->describe();
+    if (on_accelerator(i)) text += " of " + accelerator_->describe() + (arena(i) ? ", mapped once" : "");
     if (tiers_[i].pages != nullptr && accelerator_ != nullptr) {
       const std::string& refusal = tiers_[i].pages->pin_refusal();
       text += refusal.empty() ? ", page-locked" : ", not page-locked, so that copies are slower: " + refusal;

@@ -18,6 +18,7 @@
 #include "core/machine_spec.h"
 #include "core/policy.h"
 #include "executor/accelerator.h"
+#include "executor/arena_memory.h"
 #include "executor/chunk_memory.h"
 #include "executor/copy_lane.h"
 #include "executor/swap_file.h"
@@ -77,7 +78,7 @@ class HostMemory {
   // As in core/machine.h.
   void map(TensorId tensor, Bytes begin, Bytes bytes, Place place, MappedFor what);
   void unmap(TensorId tensor, Bytes begin, Bytes bytes, Place place);
-  void move(const MoveCommand& move);
+  void move(const MoveCommand& move);  // returns when it is over
   void create(TensorId tensor, Bytes bytes);
   void retire(TensorId tensor);
   void destroy(TensorId tensor);
@@ -110,6 +111,8 @@ class HostMemory {
   // Null for memory.
   const SwapFiles* files(TierId tier) const { return tiers_[tier].files.get(); }
   bool on_accelerator(TierId tier) const { return tiers_[tier].memory != nullptr && tiers_[tier].pages == nullptr; }
+  // Of an accelerator: tensors are packed there, and can be moved.
+  bool arena(TierId tier) const { return tiers_[tier].arena != nullptr; }
   // A line per tier, and the staging buffers'.
   std::string describe_tiers() const;
   std::string describe_staging() const { return staging_->describe(); }
@@ -119,6 +122,7 @@ class HostMemory {
   struct TierStore {
     std::unique_ptr<TierMemory> memory;
     ChunkMemory* pages = nullptr;       // `memory`, if the host can touch it
+    ArenaMemory* arena = nullptr;       // `memory`, if it is one
     bool raw_access = false;            // what is copied in shows at the tensor's address when it is whole
     std::vector<std::uint8_t> tensors;  // by tensor: it has addresses; below the first tier, once it has a chunk there
     std::unique_ptr<SwapFiles> files;

@@ -1,5 +1,5 @@
 // Memory of one tier on this computer: a hard cap, and chunks of tensors mapped into address ranges.
-// chunk_memory.h is ordinary memory, executor/cuda has that of a GPU.
+// chunk_memory.h is ordinary memory, arena_memory.h and executor/cuda have that of a GPU.
 //
 // Threading: one thread at a time calls everything but `address` and `bytes`, which any thread may call.
 #pragma once
@@ -39,8 +39,8 @@ class TierMemory {
   // The same range as in `map`.
   virtual void unmap(TensorId tensor, Bytes begin, Bytes bytes) = 0;
 
-  // Constant while a chunk is mapped, and where `relocate` is not called from create to destroy. Aligned to 4 KiB at
-  // least.
+  // Constant while a chunk is mapped and not moved; but for ArenaMemory, and where ChunkMemory::relocate is called,
+  // from create to destroy, too. Aligned to 4 KiB at least, in an arena to its granularity.
   virtual std::byte* address(TensorId tensor) const = 0;
   virtual Bytes bytes(TensorId tensor) const = 0;
   // Is a chunk that begins here mapped?

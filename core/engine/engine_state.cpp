@@ -27,7 +27,7 @@ void lay_out_movable(const MachineSpec& spec, const Machine& machine, const Prog
   const std::string tier =
       "machine '" + spec.name + "': tier '" + spec.tiers[0].name + "' has the allocator 'movable', ";
   if (!machine.moves()) {
-    throw Error(tier + "whose chunks this run cannot move; simulations can, and `run replay` in ordinary memory");
+    throw Error(tier + "whose chunks this run cannot move; simulations can, and `run replay`");
   }
   if (machine.pretends() && spec.tiers[0].bandwidth == 0) {
     throw Error(tier + "and how long moving a chunk takes is not known: give the tier its memory's `bandwidth`");

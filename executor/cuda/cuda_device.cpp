@@ -1,5 +1,6 @@
 #include "executor/cuda/cuda_device.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <deque>
@@ -8,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "executor/cuda/cuda_arena.h"
 #include "executor/cuda/cuda_backend.h"
 #include "executor/cuda/cuda_memory.h"
 #include "executor/order_site.h"
@@ -20,6 +22,11 @@ constexpr const char* what_to_do = "; see nvidia-smi, or let ordinary memory sta
 
 // Where starting a copy takes longer than the copy does, so that several are started as one.
 constexpr Bytes small_bytes = 256 * KiB;
+
+// A move onto itself goes in steps as wide as it is far; where those would be many and small, through a buffer.
+constexpr Bytes wide_step = 4 * MiB;
+constexpr Bytes few_steps = 8;
+constexpr Bytes largest_buffer = 16 * MiB;
 
 CUdeviceptr pointer(const std::byte* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
 
@@ -35,12 +42,17 @@ class CudaCopyEngine final : public CopyEngine {
     for (const CUevent event : under_way_) driver_.cuEventDestroy(event);
     for (const CUevent event : spare_) driver_.cuEventDestroy(event);
     driver_.cuStreamDestroy(stream_);
+    if (buffer_ != 0) driver_.cuMemFree(buffer_);
   }
   CudaCopyEngine(const CudaCopyEngine&) = delete;
   CudaCopyEngine& operator=(const CudaCopyEngine&) = delete;
 
   void upload(std::span<const DeviceCopy> copies) override { start(copies, true); }
   void download(std::span<const DeviceCopy> copies) override { start(copies, false); }
+  void move(const std::byte* from, std::byte* to, Bytes bytes) override {
+    device_.bind();
+    mark_behind([&] { return give_move(pointer(from), pointer(to), bytes); }, "a copy within the GPU");
+  }
   void wait(std::size_t left) override {
     device_.bind();
     while (TENCACHE_ORDER_SITE("guard", under_way_.size() > left)) {
@@ -52,14 +64,59 @@ class CudaCopyEngine final : public CopyEngine {
   }
 
  private:
-  // Whatever fails, what was started is waited for: `wait` knows it, or it is over when this returns.
   void start(std::span<const DeviceCopy> copies, bool up) {
     TENCACHE_CHECK(!copies.empty());
     device_.bind();
+    mark_behind([&] { return give(copies, up); }, up ? "a copy to the GPU" : "a copy from the GPU");
+  }
+  // Whatever fails, what was started is waited for: `wait` knows it, or it is over when this returns.
+  template <typename Give>
+  void mark_behind(const Give& copies, const char* what) {
     CUresult given = CUDA_SUCCESS, marked = CUDA_SUCCESS;
-    TENCACHE_ORDER_PAIR("copy, event", given = give(copies, up), marked = mark());
-    check_cuda(driver_, given, up ? "a copy to the GPU" : "a copy from the GPU");
+    TENCACHE_ORDER_PAIR("copy, event", given = copies(), marked = mark());
+    check_cuda(driver_, given, what);
     check_cuda(driver_, marked, "an event behind a copy");
+  }
+  CUresult give_move(CUdeviceptr from, CUdeviceptr to, Bytes bytes) {
+    const Bytes far = from < to ? to - from : from - to;
+    if (far == 0) return CUDA_SUCCESS;
+    if (far >= wide_step || bytes <= few_steps * far || !make_buffer(std::min(bytes, largest_buffer))) {
+      return in_steps(from, to, bytes, far, [&](CUdeviceptr part_from, CUdeviceptr part_to, Bytes part) {
+        return driver_.cuMemcpyDtoDAsync(part_to, part_from, part, stream_);
+      });
+    }
+    return in_steps(from, to, bytes, buffer_bytes_, [&](CUdeviceptr part_from, CUdeviceptr part_to, Bytes part) {
+      CUresult first = CUDA_SUCCESS, second = CUDA_SUCCESS;
+      TENCACHE_ORDER_PAIR("copy, copy", first = driver_.cuMemcpyDtoDAsync(buffer_, part_from, part, stream_),
+                          second = driver_.cuMemcpyDtoDAsync(part_to, buffer_, part, stream_));
+      return first != CUDA_SUCCESS ? first : second;
+    });
+  }
+  // From the end at which a step overwrites only what has left. Up to the first that fails.
+  template <typename Step>
+  static CUresult in_steps(CUdeviceptr from, CUdeviceptr to, Bytes bytes, Bytes width, const Step& step) {
+    const bool from_the_end = TENCACHE_ORDER_SITE("guard", from < to);
+    CUresult result = CUDA_SUCCESS;
+    for (Bytes done = 0; done < bytes && result == CUDA_SUCCESS;) {
+      const Bytes part = std::min(width, bytes - done);
+      const Bytes begin = from_the_end ? bytes - done - part : done;
+      result = step(from + begin, to + begin, part);
+      done += part;
+    }
+    return result;
+  }
+  // Of so many bytes at least; false if the device has no memory for it. What it was used for before may be under way.
+  bool make_buffer(Bytes bytes) {
+    if (buffer_bytes_ >= bytes) return true;
+    if (buffer_ != 0) {
+      TENCACHE_ORDER_SITE("wait", driver_.cuStreamSynchronize(stream_));
+      driver_.cuMemFree(buffer_);
+    }
+    buffer_bytes_ = std::bit_ceil(bytes);
+    if (driver_.cuMemAlloc(&buffer_, buffer_bytes_) == CUDA_SUCCESS) return true;
+    buffer_ = 0;
+    buffer_bytes_ = 0;
+    return false;
   }
   // Up to the first that fails.
   CUresult give(std::span<const DeviceCopy> copies, bool up) {
@@ -126,6 +183,8 @@ class CudaCopyEngine final : public CopyEngine {
   std::deque<CUevent> under_way_, spare_;
   std::vector<CUdeviceptr> to_, from_;  // of a batch
   std::vector<std::size_t> sizes_;
+  CUdeviceptr buffer_ = 0;  // of a move onto itself
+  Bytes buffer_bytes_ = 0;
 };
 
 }  // namespace
@@ -196,6 +255,19 @@ CUmemAccessDesc CudaDevice::access() const {
   return access;
 }
 
+void CudaDevice::check_free(const std::string& tier, Bytes capacity) const {
+  const Bytes free = free_bytes();
+  if (capacity <= free) return;
+  throw Error("tier '" + tier + "': " + format_bytes(capacity) + " are asked for and the GPU has " +
+              format_bytes(free) + " free; lower the tier's capacity (--gpu-memory)");
+}
+
+void CudaDevice::used_up(const std::string& tier, Bytes capacity) const {
+  throw Error("tier '" + tier + "': the GPU's memory is used up (" + format_bytes(free_bytes()) +
+              " free; is another program using it?); lower the tier's capacity of " + format_bytes(capacity) +
+              " (--gpu-memory)");
+}
+
 std::string CudaDevice::describe() const {
   std::array<char, 128> name = {};
   std::size_t total = 0;
@@ -217,6 +289,10 @@ Bytes CudaDevice::free_bytes() const {
 std::unique_ptr<TierMemory> CudaDevice::memory(const std::string& name, Bytes capacity, Bytes granularity,
                                                bool addressed) {
   return std::make_unique<CudaMemory>(*this, name, capacity, granularity, addressed);
+}
+
+std::unique_ptr<DeviceRange> CudaDevice::range(const std::string& tier, Bytes capacity) {
+  return std::make_unique<CudaArena>(*this, tier, capacity);
 }
 
 bool CudaDevice::pin(std::byte* host, Bytes bytes, std::string& reason) {

@@ -30,6 +30,7 @@ class CudaDevice final : public Accelerator {
   Bytes granularity() const override { return granularity_; }
   std::unique_ptr<TierMemory> memory(const std::string& name, Bytes capacity, Bytes granularity,
                                      bool addressed) override;
+  std::unique_ptr<DeviceRange> range(const std::string& tier, Bytes capacity) override;
   bool pin(std::byte* host, Bytes bytes, std::string& reason) override;
   void unpin(std::byte* host) noexcept override;
   std::unique_ptr<CopyEngine> copy_engine() override;
@@ -44,6 +45,9 @@ class CudaDevice final : public Accelerator {
   bool try_bind() const noexcept;
   CUmemAllocationProp allocation_properties() const;
   CUmemAccessDesc access() const;
+  // Throw Error: a tier is to have more than is free; memory that was free for it is not any more.
+  void check_free(const std::string& tier, Bytes capacity) const;
+  [[noreturn]] void used_up(const std::string& tier, Bytes capacity) const;
   // Whether copies of one call may go to the driver as one. It is told of batches in page-locked memory only.
   bool batches() const { return !pin_refused_; }
 

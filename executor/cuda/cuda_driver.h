@@ -35,6 +35,7 @@
   X(cuMemFree)                     \
   X(cuMemcpyHtoDAsync)             \
   X(cuMemcpyDtoHAsync)             \
+  X(cuMemcpyDtoDAsync)             \
   X(cuMemsetD8Async)               \
   X(cuStreamCreate)                \
   X(cuStreamDestroy)               \

@@ -25,11 +25,7 @@ CudaMemory::CudaMemory(CudaDevice& device, std::string name, Bytes capacity, Byt
       addressed_(addressed),
       room_(limit(capacity, device.free_bytes()), granularity) {
   TENCACHE_CHECK(granularity % page_ == 0);
-  const Bytes free = device.free_bytes();
-  if (capacity < unlimited && capacity > free) {
-    throw Error("tier '" + name_ + "': " + format_bytes(capacity) + " are asked for and the GPU has " +
-                format_bytes(free) + " free; lower the tier's capacity (--gpu-memory)");
-  }
+  if (capacity < unlimited) device.check_free(name_, capacity);
 }
 
 CudaMemory::~CudaMemory() {
@@ -167,9 +163,7 @@ CUmemGenericAllocationHandle CudaMemory::take_handle(Bytes bytes) {
     if (result != CUDA_ERROR_OUT_OF_MEMORY) check_cuda(driver_, result, "taking memory");
     if (release_one_waiting() || let_go_of_oldest()) continue;
     TENCACHE_CHECK(fits);  // its room was free
-    throw Error("tier '" + name_ + "': the GPU's memory is used up (" + format_bytes(device_.free_bytes()) +
-                " free; is another program using it?); lower the tier's capacity of " + format_bytes(room_.capacity()) +
-                " (--gpu-memory)");
+    device_.used_up(name_, room_.capacity());
   }
 }
 

@@ -17,6 +17,11 @@ tencache_live interposed(const LiveOptions& options, const tencache_live& live) 
   return options.interpose ? options.interpose(live) : live;
 }
 
+bool moves_tensors(const MachineSpec& spec, const LiveOptions& options) {
+  const bool arena = options.machine.accelerator != nullptr && spec.tiers[0].allocator == AllocatorKind::movable;
+  return arena || options.relocates != nullptr;
+}
+
 // The first one; no_tier: none is.
 TierId tier_of_files(const MachineSpec& spec) {
   for (TierId tier = 0; tier < spec.tiers.size(); ++tier) {
@@ -33,7 +38,7 @@ LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions op
     : spec_(with_real_pages(spec, options.machine.accelerator.get())),
       options_(std::move(options)),
       abi_(interposed(options_,
-                      live_abi(*this, spec_, options_.machine.accelerator != nullptr, options_.relocates != nullptr))),
+                      live_abi(*this, spec_, options_.machine.accelerator != nullptr, moves_tensors(spec_, options_)))),
       device_(options_.fence),
       labels_(options_.engine.timeline),
       gate_(

@@ -1,5 +1,6 @@
 // Random replays of the engine on the CUDA backend and the driver of rules: machines, traces and policies of
-// random_case.h, threads that take turns, a device against the code, and failures. All of it follows from the seed.
+// random_case.h, threads that take turns, a device against the code, and failures; in a third of them the GPU's memory
+// is an arena in which tensors move. All of it follows from the seed.
 //
 //   driver_seeds --seeds A..B [--json] [--change N]   (seed_run.h)
 #include <array>
@@ -25,7 +26,7 @@
 namespace tencache::rules {
 namespace {
 
-constexpr Bytes device_bytes = 8 * MiB;
+constexpr Bytes device_bytes = 8 * MiB, device_page = 4096;
 
 // In a quarter of the seeds something does.
 Trouble draw_trouble(Random& random) {
@@ -52,8 +53,18 @@ Trouble draw_trouble(Random& random) {
 }
 
 struct Totals : SeedTotals {
-  std::uint64_t fit = 0, checks = 0;
+  std::uint64_t fit = 0, checks = 0, movable = 0;
 };
+
+bool is_movable(const MachineSpec& machine) { return machine.tiers[0].allocator == AllocatorKind::movable; }
+
+// A machine whose GPU is an arena, of whole pages.
+void make_arena(RandomCase& made) {
+  Tier& gpu = made.machine.tiers[0];
+  gpu.allocator = AllocatorKind::movable;
+  gpu.granularity = movable_unit;
+  gpu.capacity = round_up(gpu.capacity, device_page);
+}
 
 // A run of the engine, from opening the device to closing it.
 void run(RandomCase& made, const RulesDriver& driver, Totals& totals, Finding& finding) {
@@ -64,9 +75,10 @@ void run(RandomCase& made, const RulesDriver& driver, Totals& totals, Finding& f
   const std::unique_ptr<ReplayKernels> kernels = options.accelerator->replay_kernels();
   ReplayBodies bodies(made.program.trace, {.check_everything = true, .write_everything = true, .duration_scale = 0},
                       kernels.get());
-  HostMachine machine(made.machine, bodies, options);
   const std::unique_ptr<Policy> policy = made.make();
   const Layout layout = policy->layout(made.machine, &made.program);
+  if (is_movable(made.machine)) options.addressed = addressed_tiers(made.machine, layout);
+  HostMachine machine(made.machine, bodies, options);
   AuditorMachine auditor(machine, made.machine, made.program.trace, layout);
   Engine engine(made.machine, auditor, *policy, &made.program, {});
   try {
@@ -89,7 +101,10 @@ Finding judge(std::uint64_t seed, const std::string& folder, Totals& totals) {
   const std::vector<std::string>& policies = registered_policies();
   const std::size_t which = seed % (policies.size() + 1);
   case_options.policy = which < policies.size() ? policies[which] : "random";
+  Random arena(seed ^ 0x6172656e61);
+  case_options.movable = replays && arena.one_in(3);
   RandomCase made = random_case(seed, case_options);
+  if (case_options.movable) make_arena(made);
   for (Tier& tier : made.machine.tiers) {
     if (tier.kind == TierKind::nvme) tier.directories = {folder};
   }
@@ -98,7 +113,8 @@ Finding judge(std::uint64_t seed, const std::string& folder, Totals& totals) {
   Finding finding;
   std::string error;
   Turns turns(seed);
-  RulesDriver driver({.memory = device_bytes, .granularity = 4096, .strategy = strategy, .seed = seed, .host = &turns});
+  RulesDriver driver(
+      {.memory = device_bytes, .granularity = device_page, .strategy = strategy, .seed = seed, .host = &turns});
   const Bytes budget = replays ? made.machine.tiers[0].capacity : 4096 * random.between(16, 24);
   driver.set_budget(budget);
   if (trouble.function != nullptr) driver.fail(trouble.function, trouble.result, trouble.calls);
@@ -120,6 +136,7 @@ Finding judge(std::uint64_t seed, const std::string& folder, Totals& totals) {
   totals.seeds++;
   totals.policies[replays ? case_options.policy : "none: the accelerator alone"]++;
   totals.strategies[strategy_names[static_cast<std::size_t>(strategy)]]++;
+  totals.movable += case_options.movable ? 1 : 0;
   totals.switches += turns.switches();
   totals.add(driver.counts());
   if (Finding broken = finding_of(driver); !broken.judge.empty()) return broken;
@@ -146,5 +163,6 @@ int main(int count, char** arguments) {
                         [&](nlohmann::ordered_json& figures) {
                           figures["fit"] = totals.fit;
                           figures["tensors_checked"] = totals.checks;
+                          figures["movable"] = totals.movable;
                         }});
 }

@@ -83,12 +83,12 @@ class LaneUser {
       }
       case 2:
         in_file_.reset();
-        if (lane_.write(file_lane_, blocks, device, bytes_, progress)) in_file_ = on_device_;
+        if (lane_.write(file_lane_, blocks, device, bytes_, true, progress)) in_file_ = on_device_;
         return in_file_ && !holds_file(blocks) ? "a file was written with other bytes than were on the GPU" : "";
       default:
         on_device_.reset();
         coming = in_file_;
-        if (lane_.read(file_lane_, blocks, device, bytes_, progress)) on_device_ = in_file_;
+        if (lane_.read(file_lane_, blocks, device, bytes_, true, progress)) on_device_ = in_file_;
         break;
     }
     return too_early ? "a copy to the GPU was said to be done before it was" : "";

@@ -3,8 +3,8 @@
 // runs it.
 //
 //   model_gpu --figures FILE TRACE [--policy P] [--memory BYTES|SHARE%|all] [--host fixed[:US]|measured] [--steps N]
-//             [--locked BYTES] [--bytes]
-//   model_gpu --figures FILE --write-machine FILE      the machine for a prediction
+//             [--gpu-allocator exact|movable] [--locked BYTES] [--bytes]
+//   model_gpu --figures FILE --write-machine FILE [--gpu-allocator A]      the machine for a prediction
 //
 // --memory: of the GPU tier; a share is one of the trace's peak in pages of 2 MiB, all is the whole device.
 // --locked: of CPU memory, page-locked before the first step (HostMachineOptions::locked).
@@ -19,6 +19,7 @@
 #include <numeric>
 #include <string>
 
+#include "configs/machine_overrides.h"
 #include "configs/machine_yaml.h"
 #include "core/error.h"
 #include "executor/cuda/cuda_device.h"
@@ -171,6 +172,7 @@ constexpr Bytes page_bytes_of_gpu = 2 * MiB;
 
 struct Options {
   std::string trace, figures, write_machine, policy = "foresight", memory = "all", host = "fixed";
+  std::string allocator = "exact";  // of the GPU's memory
   std::uint64_t steps = 6;
   Bytes locked = 0;
   bool bytes = false;
@@ -210,7 +212,7 @@ Host parse_host(const std::string& text, const ModelGpu& model) {
 }
 
 // The same figures for policies and predictions. CPU memory is more than programs here need.
-MachineSpec machine_of(const ModelGpu& model) {
+MachineSpec machine_of(const ModelGpu& model, const std::string& allocator) {
   const auto rate = [](double bytes_per_ns) { return static_cast<BytesPerSecond>(1e9 * bytes_per_ns); };
   MachineSpec machine;
   machine.name = "model-gpu";
@@ -237,6 +239,11 @@ MachineSpec machine_of(const ModelGpu& model) {
   add_link("h2d", 1, 0);
   add_link("d2h", 0, 1);
   machine.initial_tier = 1;
+  override_allocator(machine, "--gpu-allocator", allocator);
+  if (machine.tiers[0].allocator == AllocatorKind::movable) {
+    machine.tiers[0].granularity = movable_unit;
+    machine.tiers[0].bandwidth = rate(model.hbm_bytes_per_ns);
+  }
   return machine;
 }
 
@@ -251,7 +258,7 @@ Nanoseconds plain_ns(const Trace& trace, const ModelGpu& model) {
 
 Json run(const Options& options, const ModelGpu& model) {
   const Trace trace = read_trace(options.trace);
-  MachineSpec machine = machine_of(model);
+  MachineSpec machine = machine_of(model, options.allocator);
   const Host host = parse_host(options.host, model);
   machine.tiers[0].capacity = memory_of(options.memory, trace, model.memory);
   if (options.bytes) return {{"memory_bytes", machine.tiers[0].capacity}};
@@ -283,11 +290,13 @@ Json run(const Options& options, const ModelGpu& model) {
     const LiveFigures figures = runtime.figures();
     result = {{"trace", options.trace},
               {"policy", options.policy},
+              {"gpu_allocator", options.allocator},
               {"host", host.text()},
               {"recorded_ns", std::accumulate(trace.ops.begin(), trace.ops.end(), Nanoseconds{0},
                                               [](Nanoseconds sum, const Op& op) { return sum + op.occupied_ns(); })},
               {"memory_bytes", machine.tiers[0].capacity},
               {"peak_bytes", figures.peak_live_bytes},
+              {"peak_without_padding_bytes", TracePlayer::peak_bytes(trace, 1)},
               {"ops", trace.ops.size()},
               {"plain_ns", plain},
               {"step_ns", steady[steady_steps / 2].end_ns - steady[steady_steps / 2].begin_ns},
@@ -308,6 +317,7 @@ Options parse(int count, char** words) {
                                                         {"--figures", &options.figures},
                                                         {"--policy", &options.policy},
                                                         {"--memory", &options.memory},
+                                                        {"--gpu-allocator", &options.allocator},
                                                         {"--host", &options.host}};
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
@@ -343,7 +353,7 @@ int main(int count, char** words) {
     const tencache::rules::ModelGpu model = tencache::rules::load_model_gpu(options.figures);
     if (!options.write_machine.empty()) {
       tencache::AtomicFile file(options.write_machine);
-      file.write(tencache::write_machine_yaml(tencache::rules::machine_of(model)));
+      file.write(tencache::write_machine_yaml(tencache::rules::machine_of(model, options.allocator)));
       file.commit();
       return 0;
     }

@@ -281,18 +281,22 @@ TEST_F(RulesTest, AQueryThatSucceedsIsOrder) {
 }
 
 TEST_F(RulesTest, CopiesInsideTheDeviceAreJudged) {
-  const MoreRules more = more_rules();
   const CUdeviceptr from = memory(), to = memory();
   const CUstream one = stream();
   cuda().cuMemsetD8Async(from, 7, page, one);
-  more.cuMemcpyDtoDAsync(to, from, page, one);
+  cuda().cuMemcpyDtoDAsync(to, from, page, one);
   cuda().cuStreamSynchronize(one);
   EXPECT_EQ(*reinterpret_cast<const std::byte*>(to), std::byte{7});
-  more.cuMemcpyDtoDAsync(to, from, page, one);
+  cuda().cuMemcpyDtoDAsync(to, from, page, one);
   cuda().cuMemsetD8Async(from, 8, page, stream());
   expect_race("cuMemsetD8Async", "cuMemcpyDtoDAsync");
-  more.cuMemcpyDtoDAsync(memory(2 * page), 0, page, nullptr);
+  cuda().cuMemcpyDtoDAsync(memory(2 * page), 0, page, nullptr);
   expect_broken("cuMemcpyDtoDAsync", "accessible");
+  const CUdeviceptr both = memory(2 * page);
+  cuda().cuMemcpyDtoDAsync(both + page, both, page, nullptr);
+  EXPECT_EQ(driver_->violation(), "");
+  cuda().cuMemcpyDtoDAsync(both + 512, both, page, nullptr);
+  expect_broken("cuMemcpyDtoDAsync", "overlap");
 }
 
 #if CUDA_VERSION >= 12080

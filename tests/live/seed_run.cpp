@@ -78,6 +78,7 @@ nlohmann::ordered_json figures_of(const SeedTotals& totals) {
           {"copies", totals.counts.uploads + totals.counts.downloads},
           {"copies_not_page_locked", totals.counts.unpinned_copies},
           {"kernels", totals.counts.kernels},
+          {"moves", totals.counts.moves},
           {"waits", totals.counts.waits},
           {"implied_waits", totals.counts.implied_waits},
           {"turns", totals.switches},
@@ -94,6 +95,7 @@ void SeedTotals::add(const RulesCounts& more) {
   counts.uploads += more.uploads;
   counts.downloads += more.downloads;
   counts.kernels += more.kernels;
+  counts.moves += more.moves;
   counts.unpinned_copies += more.unpinned_copies;
   counts.creations += more.creations;
   counts.waits += more.waits;

@@ -54,17 +54,6 @@ CUresult CUDAAPI elapsed(float* milliseconds, CUevent start, CUevent end) {
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI copy_inside(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
-  RULES_CALL("cuMemcpyDtoDAsync");
-  DeviceJob job;
-  job.kind = JobKind::copy;
-  RULE(to + bytes <= from || from + bytes <= to, "source and destination do not overlap", CUDA_ERROR_INVALID_VALUE);
-  RULE(call.touch_device(job, from, bytes, false) && call.touch_device(job, to, bytes, true),
-       "all of the memory is mapped and accessible", CUDA_ERROR_ILLEGAL_ADDRESS);
-  job.run = [=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); };
-  return call.submit(stream, std::move(job));
-}
-
 // "Write a value to memory": in the order of its stream, and seen by the host at any moment after that. "CUDA … stream
 // memory operations … ordering … is not visible to CUDA" (stream memory operations): who has seen the word knows of no
 // order between streams, so no clock learns from it.
@@ -128,7 +117,6 @@ MoreRules more_rules() {
   return {.cuStreamWaitEvent = wait_event,
           .cuEventQuery = query,
           .cuEventElapsedTime = elapsed,
-          .cuMemcpyDtoDAsync = copy_inside,
           .cuStreamWriteValue64 = write_value,
           .cuStreamBeginCapture = begin_capture,
           .cuStreamEndCapture = end_capture,

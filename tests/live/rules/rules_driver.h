@@ -54,6 +54,7 @@ struct RulesOptions {
 struct RulesCounts {
   std::uint64_t calls = 0;
   std::uint64_t uploads = 0, downloads = 0, kernels = 0;
+  std::uint64_t moves = 0;            // copies within the device
   std::uint64_t unpinned_copies = 0;  // from or to host memory that is not page-locked
   std::uint64_t creations = 0;        // cuMemCreate that succeeded
   std::uint64_t waits = 0;            // of the host, for a stream or an event

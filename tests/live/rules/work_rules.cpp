@@ -51,6 +51,21 @@ CUresult CUDAAPI download(void* host, CUdeviceptr device, std::size_t bytes, CUs
   return copy(call, JobKind::download, device, static_cast<std::byte*>(host), bytes, stream);
 }
 
+// "Copies from device memory to device memory." "The source and destination object may not overlap. If overlapping
+// source and destination objects are specified, undefined behavior will result" (cudaMemcpy3DAsync, of which this is a
+// part).
+CUresult CUDAAPI copy_inside(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  RULES_CALL("cuMemcpyDtoDAsync");
+  DeviceJob job;
+  job.kind = JobKind::copy;
+  RULE(to + bytes <= from || from + bytes <= to, "source and destination do not overlap", CUDA_ERROR_INVALID_VALUE);
+  RULE(call.touch_device(job, from, bytes, false) && call.touch_device(job, to, bytes, true),
+       "all of the memory is mapped and accessible", CUDA_ERROR_ILLEGAL_ADDRESS);
+  at.counts.moves++;
+  job.run = [=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); };
+  return call.submit(stream, std::move(job));
+}
+
 // "Since there are no ordering guarantees for copies within a batch, specifying any dependent copies within a batch will
 // result in undefined behavior." hStream "must not be legacy NULL stream". Sources are read in stream order: the only
 // srcAccessOrder that is modelled.
@@ -250,6 +265,7 @@ CUresult CUDAAPI synchronize_event(CUevent event) {
 void add_work_rules(CudaDriver& table) {
   table.cuMemcpyHtoDAsync = upload;
   table.cuMemcpyDtoHAsync = download;
+  table.cuMemcpyDtoDAsync = copy_inside;
 #if CUDA_VERSION >= 12080
   table.cuMemcpyBatchAsync = copy_batch;
 #endif

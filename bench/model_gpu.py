@@ -114,7 +114,7 @@ class ModelGpu:
                 "first_step_ns": played["steps_ns"][0], "locked_bytes": locked, "predicted_ns": predicted_ns,
                 "copy_hidden": steady["copy_hidden"], "busy": steady["busy"],
                 "time": {key: steady[key] for key, _ in WHERE},
-                **{key: steady[key] for key in ("copies", "copied_bytes", "calls")},
+                **{key: steady[key] for key in ("copies", "copied_bytes", "moves", "moved_bytes", "calls")},
                 "evictions": played["evictions"], "deviations": played["deviations"]}
 
 

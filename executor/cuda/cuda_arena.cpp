@@ -22,7 +22,7 @@ CudaArena::CudaArena(CudaDevice& device, std::string name, Bytes capacity)
       driver_(device.driver()),
       name_(std::move(name)),
       bytes_(round_up(capacity, device.granularity())),
-      piece_bytes_(round_up(std::min(largest_piece, bytes_ / parts + 1), device.granularity())),
+      piece_bytes_(round_up(std::clamp<Bytes>(bytes_ / parts, 1, largest_piece), device.granularity())),
       pieces_((bytes_ + piece_bytes_ - 1) / piece_bytes_) {
   device.check_free(name_, capacity);
   if (bytes_ == 0) return;

@@ -51,7 +51,9 @@ class CudaCopyEngine final : public CopyEngine {
   void download(std::span<const DeviceCopy> copies) override { start(copies, false); }
   void move(const std::byte* from, std::byte* to, Bytes bytes) override {
     device_.bind();
-    mark_behind([&] { return give_move(pointer(from), pointer(to), bytes); }, "a copy within the GPU");
+    CUresult given = CUDA_SUCCESS, marked = CUDA_SUCCESS;
+    TENCACHE_ORDER_PAIR("copy, event", given = give_move(pointer(from), pointer(to), bytes), marked = mark());
+    check_started(given, marked, "a copy within the GPU");
   }
   void wait(std::size_t left) override {
     device_.bind();
@@ -64,46 +66,40 @@ class CudaCopyEngine final : public CopyEngine {
   }
 
  private:
+  // Whatever fails, what was started is waited for: `wait` knows it, or it is over when this returns.
   void start(std::span<const DeviceCopy> copies, bool up) {
     TENCACHE_CHECK(!copies.empty());
     device_.bind();
-    mark_behind([&] { return give(copies, up); }, up ? "a copy to the GPU" : "a copy from the GPU");
-  }
-  // Whatever fails, what was started is waited for: `wait` knows it, or it is over when this returns.
-  template <typename Give>
-  void mark_behind(const Give& copies, const char* what) {
     CUresult given = CUDA_SUCCESS, marked = CUDA_SUCCESS;
-    TENCACHE_ORDER_PAIR("copy, event", given = copies(), marked = mark());
+    TENCACHE_ORDER_PAIR("copy, event", given = give(copies, up), marked = mark());
+    check_started(given, marked, up ? "a copy to the GPU" : "a copy from the GPU");
+  }
+  void check_started(CUresult given, CUresult marked, const char* what) const {
     check_cuda(driver_, given, what);
     check_cuda(driver_, marked, "an event behind a copy");
   }
   CUresult give_move(CUdeviceptr from, CUdeviceptr to, Bytes bytes) {
     const Bytes far = from < to ? to - from : from - to;
     if (far == 0) return CUDA_SUCCESS;
-    if (far >= wide_step || bytes <= few_steps * far || !make_buffer(std::min(bytes, largest_buffer))) {
-      return in_steps(from, to, bytes, far, [&](CUdeviceptr part_from, CUdeviceptr part_to, Bytes part) {
-        return driver_.cuMemcpyDtoDAsync(part_to, part_from, part, stream_);
-      });
-    }
-    return in_steps(from, to, bytes, buffer_bytes_, [&](CUdeviceptr part_from, CUdeviceptr part_to, Bytes part) {
-      CUresult first = CUDA_SUCCESS, second = CUDA_SUCCESS;
-      TENCACHE_ORDER_PAIR("copy, copy", first = driver_.cuMemcpyDtoDAsync(buffer_, part_from, part, stream_),
-                          second = driver_.cuMemcpyDtoDAsync(part_to, buffer_, part, stream_));
-      return first != CUDA_SUCCESS ? first : second;
-    });
-  }
-  // From the end at which a step overwrites only what has left. Up to the first that fails.
-  template <typename Step>
-  static CUresult in_steps(CUdeviceptr from, CUdeviceptr to, Bytes bytes, Bytes width, const Step& step) {
+    const bool in_place = far >= wide_step || bytes <= few_steps * far || !make_buffer(std::min(bytes, largest_buffer));
+    const Bytes width = in_place ? far : buffer_bytes_;
+    // From the end at which a step overwrites only what has left.
     const bool from_the_end = TENCACHE_ORDER_SITE("guard", from < to);
     CUresult result = CUDA_SUCCESS;
     for (Bytes done = 0; done < bytes && result == CUDA_SUCCESS;) {
       const Bytes part = std::min(width, bytes - done);
       const Bytes begin = from_the_end ? bytes - done - part : done;
-      result = step(from + begin, to + begin, part);
+      result = in_place ? driver_.cuMemcpyDtoDAsync(to + begin, from + begin, part, stream_)
+                        : give_through_buffer(from + begin, to + begin, part);
       done += part;
     }
     return result;
+  }
+  CUresult give_through_buffer(CUdeviceptr from, CUdeviceptr to, Bytes bytes) const {
+    CUresult first = CUDA_SUCCESS, second = CUDA_SUCCESS;
+    TENCACHE_ORDER_PAIR("copy, copy", first = driver_.cuMemcpyDtoDAsync(buffer_, from, bytes, stream_),
+                        second = driver_.cuMemcpyDtoDAsync(to, buffer_, bytes, stream_));
+    return first != CUDA_SUCCESS ? first : second;
   }
   // Of so many bytes at least; false if the device has no memory for it. What it was used for before may be under way.
   bool make_buffer(Bytes bytes) {

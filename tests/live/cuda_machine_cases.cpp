@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr LinkId h2d = 0, d2h = 1, nvme_read = 2, nvme_write = 3, direct_read = 4, direct_write = 5;
 constexpr TierId gpu = 0, cpu = 1, nvme = 2;
+constexpr Bytes unit = movable_unit;
 
 class NoBodies final : public OpBodies {
  public:
@@ -59,6 +60,11 @@ class CudaMachineTest : public testing::Test {
     fs::remove_all(folder_);
   }
 
+  void use_arena() {
+    spec_.tiers[gpu].allocator = AllocatorKind::movable;
+    spec_.tiers[gpu].granularity = unit;
+    options_.addressed = {true, false, false};
+  }
   static CopyCommand copy(LinkId link, TensorId tensor, Bytes begin, Bytes bytes, TierId from, TierId to) {
     CopyCommand command;
     command.link = link;
@@ -93,7 +99,19 @@ class CudaMachineTest : public testing::Test {
   NoBodies bodies_;
 };
 
-TEST_F(CudaMachineTest, ContentSurvivesEveryWay) {
+// Memory that is mapped chunk by chunk, and memory that is mapped once, in which tensors lie where they are put.
+class CudaEitherMemoryTest : public CudaMachineTest, public testing::WithParamInterface<bool> {
+ protected:
+  void SetUp() override {
+    CudaMachineTest::SetUp();
+    if (GetParam()) use_arena();
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Memories, CudaEitherMemoryTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "movable" : "exact"; });
+
+TEST_P(CudaEitherMemoryTest, ContentSurvivesEveryWay) {
   HostMachine machine(spec_, bodies_, options_);
   constexpr Bytes bytes = 41 * MiB + 12'345;  // several parts, and a cut-off end
   machine.tensor_created(0, bytes);
@@ -116,7 +134,7 @@ TEST_F(CudaMachineTest, ContentSurvivesEveryWay) {
   EXPECT_NE(machine.describe().find("h2d: copy engine"), std::string::npos) << machine.describe();
 }
 
-TEST_F(CudaMachineTest, FilesReachTheGpuDirectlyAndThroughStaging) {
+TEST_P(CudaEitherMemoryTest, FilesReachTheGpuDirectlyAndThroughStaging) {
   HostMachine machine(spec_, bodies_, options_);
   for (const Bytes bytes : {Bytes{5}, 1 * MiB, 3 * MiB + 100, 17 * MiB + 4095}) {
     machine.tensor_created(7, bytes);
@@ -211,7 +229,7 @@ TEST_F(CudaMachineTest, WhatCannotBeIsAnError) {
   }
 }
 
-TEST_F(CudaMachineTest, LanesAndLinksWorkOnTheSameMemory) {
+TEST_P(CudaEitherMemoryTest, LanesAndLinksWorkOnTheSameMemory) {
   HostMachine machine(spec_, bodies_, options_);
   machine.tensor_created(0, 4 * MiB);
   for (TierId tier = 0; tier < 2; tier++) machine.map(0, 0, 0, 4 * MiB, {tier, 0}, MappedFor::op);
@@ -237,7 +255,7 @@ TEST_F(CudaMachineTest, LanesAndLinksWorkOnTheSameMemory) {
 }
 
 // 32 MiB at 20 MB/s would take 1.7 s.
-TEST_F(CudaMachineTest, CancelStopsACopyAndItsMemoryMayGo) {
+TEST_P(CudaEitherMemoryTest, CancelStopsACopyAndItsMemoryMayGo) {
   spec_.links[h2d].bandwidth = 20'000'000;
   options_.pace = true;
   HostMachine machine(spec_, bodies_, options_);
@@ -252,7 +270,7 @@ TEST_F(CudaMachineTest, CancelStopsACopyAndItsMemoryMayGo) {
   machine.unmap(0, 0, 0, 32 * MiB, {gpu, 0});
 }
 
-TEST_F(CudaMachineTest, KernelsKnowTheHostsPatterns) {
+TEST_P(CudaEitherMemoryTest, KernelsKnowTheHostsPatterns) {
   HostMachine machine(spec_, bodies_, options_);
   const std::unique_ptr<ReplayKernels> kernels = options_.accelerator->replay_kernels();
   TensorId tensor = 0;
@@ -260,7 +278,7 @@ TEST_F(CudaMachineTest, KernelsKnowTheHostsPatterns) {
     for (const bool everything : {true, false}) {
       tensor++;
       machine.tensor_created(tensor, bytes);
-      machine.map(tensor, tensor, 0, bytes, {gpu, 0}, MappedFor::op);
+      machine.map(tensor, tensor, 0, bytes, {gpu, tensor * unit}, MappedFor::op);
       machine.map(tensor, tensor, 0, bytes, {cpu, 0}, MappedFor::op);
       std::memset(machine.address(tensor, cpu), 0x5a, bytes);
       move(machine, copy(h2d, tensor, 0, bytes, cpu, gpu));
@@ -291,7 +309,7 @@ TEST_F(CudaMachineTest, AnOpTakesItsDuration) {
   }
 }
 
-TEST_F(CudaMachineTest, ReplayNoticesABadByteAndOnlyThat) {
+TEST_P(CudaEitherMemoryTest, ReplayNoticesABadByteAndOnlyThat) {
   constexpr Bytes bytes = 2 * MiB + 1001;
   Trace trace;
   const TensorId weight = trace.add_tensor("weight", bytes, Role::parameter, true);
@@ -305,7 +323,8 @@ TEST_F(CudaMachineTest, ReplayNoticesABadByteAndOnlyThat) {
   HostMachine machine(spec_, bodies, options_);
   for (const TensorId tensor : {weight, out}) {
     machine.tensor_created(tensor, bytes);
-    for (TierId tier = 0; tier < 2; tier++) machine.map(tensor, tensor, 0, bytes, {tier, 0}, MappedFor::op);
+    machine.map(tensor, tensor, 0, bytes, {gpu, tensor * round_up(bytes, unit)}, MappedFor::op);
+    machine.map(tensor, tensor, 0, bytes, {cpu, 0}, MappedFor::op);
   }
   machine.initialise(weight, weight, 0, bytes, {cpu, 0});
   move(machine, copy(h2d, weight, 0, bytes, cpu, gpu));
@@ -321,6 +340,120 @@ TEST_F(CudaMachineTest, ReplayNoticesABadByteAndOnlyThat) {
   next(machine);
   EXPECT_EQ(bodies.counts().corrupted_tensors, 1u);
   EXPECT_NE(bodies.summary().find("wrong at byte 2097152, version 0"), std::string::npos) << bodies.summary();
+}
+
+// ---- Memory that is mapped once -------------------------------------------------------------------------------------
+
+class CudaArenaTest : public CudaMachineTest {
+ protected:
+  void SetUp() override {
+    CudaMachineTest::SetUp();
+    use_arena();
+  }
+  static void put(HostMachine& machine, TensorId tensor, Bytes bytes, Bytes offset) {
+    machine.tensor_created(tensor, bytes);
+    machine.map(tensor, tensor, 0, bytes, {gpu, offset}, MappedFor::op);
+    machine.initialise(tensor, tensor, 0, bytes, {gpu, offset});
+  }
+  static void shift(HostMachine& machine, TensorId tensor, Bytes bytes, Bytes from, Bytes to) {
+    MoveCommand command;
+    command.tensor = command.chunk = tensor;
+    command.bytes = bytes;
+    command.from = {gpu, from};
+    command.to = {gpu, to};
+    machine.move(command);
+  }
+};
+
+TEST_F(CudaArenaTest, MovesKeepContent) {
+  HostMachine machine(spec_, bodies_, options_);
+  EXPECT_TRUE(machine.moves());
+  constexpr Bytes middle = 30 * MiB;
+  TensorId tensor = 2;
+  for (const Bytes bytes : {Bytes{1}, Bytes{511}, Bytes{4096}, 3 * MiB + 5, 17 * MiB}) {
+    // Farther than it is large, and onto itself: in a few steps, and through a buffer.
+    for (const Bytes far : {20 * MiB, 5 * MiB, 512 * KiB, unit}) {
+      SCOPED_TRACE(std::to_string(bytes) + " bytes, " + std::to_string(far) + " far");
+      const Bytes room = round_up(bytes, unit);
+      put(machine, tensor, bytes, middle);
+      std::byte* const before = machine.address(tensor);
+      // Neighbours on both sides, once it has moved.
+      for (const Bytes to : {middle - round_up(far, unit), middle}) {
+        const Bytes from = to == middle ? middle - far : middle;
+        shift(machine, tensor, bytes, from, to);
+        EXPECT_EQ(machine.address(tensor), before + to - middle);
+        put(machine, 0, unit, to - unit);
+        put(machine, 1, unit, to + room);
+        EXPECT_TRUE(has_pattern(machine, tensor, 0, 0, bytes, gpu));
+        for (const TensorId neighbour : {0, 1}) machine.tensor_destroyed(neighbour);
+      }
+      machine.tensor_destroyed(tensor++);
+    }
+  }
+}
+
+TEST_F(CudaArenaTest, CopiesFollowAMove) {
+  HostMachine machine(spec_, bodies_, options_);
+  constexpr Bytes bytes = 3 * MiB + 100;
+  put(machine, 0, bytes, 0);
+  machine.map(0, 0, 0, bytes, {cpu, 0}, MappedFor::op);
+  shift(machine, 0, bytes, 0, 7 * unit);
+  move(machine, copy(d2h, 0, 0, bytes, gpu, cpu));
+  EXPECT_TRUE(has_pattern(machine, 0, 0, 0, bytes, cpu));
+  shift(machine, 0, bytes, 7 * unit, 20 * MiB);
+  move(machine, copy(h2d, 0, 0, bytes, cpu, gpu));
+  EXPECT_TRUE(has_pattern(machine, 0, 0, 0, bytes, gpu));
+}
+
+// Only what is used has memory, in large pieces; it stays.
+TEST_F(CudaArenaTest, MemoryGrowsByPieces) {
+  const Bytes before = options_.accelerator->free_bytes();
+  HostMachine machine(spec_, bodies_, options_);
+  EXPECT_EQ(options_.accelerator->free_bytes(), before);
+  const auto taken = [&] { return before - options_.accelerator->free_bytes(); };
+  put(machine, 0, 1, 0);
+  const Bytes piece = taken();
+  EXPECT_GT(piece, 0u);
+  EXPECT_LE(piece, 8 * MiB);
+  put(machine, 1, unit, 64 * MiB - unit);
+  EXPECT_EQ(taken(), 2 * piece);
+  put(machine, 2, 2 * unit, piece - unit);
+  EXPECT_EQ(taken(), 3 * piece) << "across two";
+  machine.tensor_destroyed(2);
+  put(machine, 2, piece, unit);
+  EXPECT_EQ(taken(), 3 * piece);
+  machine.tensor_destroyed(0);
+  put(machine, 3, 48 * MiB, 2 * piece);
+  EXPECT_LE(taken(), 64 * MiB);
+  for (const TensorId tensor : {1, 2, 3}) {
+    EXPECT_TRUE(has_pattern(machine, tensor, 0, 0, machine.bytes(tensor), gpu));
+  }
+}
+
+// Whatever is not there has an address that nothing has.
+TEST_F(CudaArenaTest, WhatIsAwayHasTheGuardsAddress) {
+  HostMachine machine(spec_, bodies_, options_);
+  machine.tensor_created(0, 100);
+  machine.tensor_created(1, 0);
+  std::byte* const guard = machine.address(0);
+  EXPECT_NE(guard, nullptr);
+  EXPECT_EQ(machine.address(1), nullptr);
+  machine.map(0, 0, 0, 100, {gpu, 3 * unit}, MappedFor::op);
+  EXPECT_EQ(machine.address(0) + 64 * MiB - 3 * unit, guard) << "behind the range";
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(machine.address(0) - 3 * unit) % (2 * MiB), 0u);
+  machine.unmap(0, 0, 0, 100, {gpu, 3 * unit});
+  EXPECT_EQ(machine.address(0), guard);
+}
+
+TEST_F(CudaArenaTest, TensorsAreWholeAndMemoryIsThere) {
+  HostMachine machine(spec_, bodies_, options_);
+  machine.tensor_created(0, 2 * page_);
+  EXPECT_THROW(machine.map(0, 0, page_, page_, {gpu, 0}, MappedFor::op), Error);
+  EXPECT_THROW(machine.map(0, 0, 0, page_, {gpu, 0}, MappedFor::op), Error);
+  machine.map(0, 0, 0, 2 * page_, {gpu, 0}, MappedFor::op);
+  EXPECT_EQ(machine.memory_statistics(gpu).used_bytes, 2 * page_);
+  spec_.tiers[gpu].capacity = options_.accelerator->free_bytes() / page_ * page_ + page_;
+  EXPECT_THROW(HostMachine(spec_, bodies_, options_), Error) << "the device has not so much";
 }
 
 }  // namespace

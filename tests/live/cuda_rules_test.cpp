@@ -12,6 +12,7 @@
 #include "bench/driver_calls.h"
 #include "core/engine/engine.h"
 #include "core/error.h"
+#include "executor/arena_memory.h"
 #include "executor/calibrate.h"
 #include "executor/chunk_memory.h"
 #include "executor/cuda/cuda_device.h"
@@ -19,6 +20,7 @@
 #include "executor/host_machine.h"
 #include "executor/replay_bodies.h"
 #include "policies/registry.h"
+#include "tests/live/arena_case.h"
 #include "tests/live/cuda_machine_cases.h"
 #include "tests/live/rules/rules_driver.h"
 #include "tests/property/auditor_machine.h"
@@ -288,6 +290,101 @@ TEST_F(CudaRulesTest, MemoryThatOthersTookIsAnErrorNotACrash) {
   EXPECT_EQ(driver.leftovers(), "");
 }
 
+TEST_F(CudaRulesTest, AnArenaGrowsWhereThereIsMemory) {
+  RulesDriver driver({.memory = 64 * MiB});
+  {
+    CudaDevice device(driver.table(), 0);
+    ArenaMemory memory(device, "gpu", 64 * MiB, movable_unit);
+    memory.create(0, 4 * MiB);
+    memory.create(1, 32 * MiB);
+    memory.map(0, 0, 4 * MiB, 0);
+    CUdeviceptr other = 0;
+    ASSERT_EQ(driver.table().cuMemAlloc(&other, 34 * MiB), CUDA_SUCCESS);
+    const std::string message = message_of([&] { memory.map(1, 0, 32 * MiB, 4 * MiB); });
+    EXPECT_NE(message.find("used up ("), std::string::npos) << message;
+    EXPECT_NE(message.find("--gpu-memory"), std::string::npos) << message;
+    EXPECT_EQ(memory.statistics().used_bytes, 4 * MiB);
+    EXPECT_EQ(memory.address(1), memory.guard());
+    driver.table().cuMemFree(other);
+    for (const char* function : {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
+      driver.fail(function, CUDA_ERROR_INVALID_VALUE);
+      EXPECT_THROW(memory.map(1, 0, 32 * MiB, 32 * MiB), Error) << function;
+    }
+    memory.map(1, 0, 32 * MiB, 32 * MiB);
+    const std::uint64_t calls = driver.counts().calls;
+    for (int i = 0; i < 10; i++) {
+      memory.unmap(1, 0, 32 * MiB);
+      memory.map(1, 0, 32 * MiB, 32 * MiB);
+    }
+    EXPECT_EQ(driver.counts().calls, calls) << "mapping is books only";
+  }
+  EXPECT_EQ(driver.leftovers(), "");
+}
+
+// Who goes on using a tensor that has left is told so.
+TEST_F(CudaRulesTest, NobodyCanUseTheGuard) {
+  RulesDriver driver({.memory = 64 * MiB});
+  {
+    CudaDevice device(driver.table(), 0);
+    ArenaMemory memory(device, "gpu", 16 * MiB, movable_unit);
+    memory.create(0, 16 * MiB);
+    memory.map(0, 0, 16 * MiB, 0);
+    memory.unmap(0, 0, 16 * MiB);
+    const std::unique_ptr<ReplayKernels> kernels = device.replay_kernels();
+    std::vector<ReplayAccess> accesses(1);
+    accesses[0] = {0, 0, {memory.address(0) + 16 * MiB - 8, 8}, false, true, unlimited};
+    EXPECT_THROW(kernels->run(accesses, 0, {}), Error);
+  }
+  EXPECT_NE(driver.violation().find("all that the kernel touches is mapped and accessible"), std::string::npos);
+}
+
+// A move onto itself asks for a buffer; without memory for one it goes in small steps.
+TEST_F(CudaRulesTest, AMoveOntoItselfNeedsNoMemory) {
+  RulesDriver driver({.memory = 64 * MiB});
+  {
+    CudaDevice device(driver.table(), 0);
+    const std::unique_ptr<DeviceRange> range = device.range("gpu", 16 * MiB);
+    range->cover(0, 16 * MiB);
+    const std::unique_ptr<CopyEngine> engine = device.copy_engine();
+    const AlignedBuffer host = aligned_buffer(64 * KiB, std::byte{0}), back = aligned_buffer(64 * KiB, std::byte{0});
+    write_pattern(0, 0, 0, {host.get(), 64 * KiB}, true);
+    const DeviceCopy up{range->begin(), host.get(), 64 * KiB};
+    engine->upload({&up, 1});
+    driver.fail("cuMemAlloc", CUDA_ERROR_OUT_OF_MEMORY);
+    engine->move(range->begin(), range->begin() + 512, 64 * KiB);
+    EXPECT_EQ(driver.counts().moves, 128u);
+    engine->move(range->begin() + 512, range->begin(), 64 * KiB);
+    EXPECT_EQ(driver.counts().moves, 130u);
+    EXPECT_EQ(driver.counts().allocations, 1u);
+    const DeviceCopy down{range->begin(), back.get(), 64 * KiB};
+    engine->download({&down, 1});
+    engine->wait(0);
+    EXPECT_EQ(find_difference(0, 0, 0, {back.get(), 64 * KiB}, true), unlimited);
+  }
+  EXPECT_EQ(driver.leftovers(), "");
+}
+
+// Whole tensors are large; nothing waits behind one for longer than a part takes.
+TEST_F(CudaRulesTest, LargeTensorsAreCopiedInParts) {
+  RulesDriver driver({.memory = 1 * GiB, .content = false});
+  {
+    MachineSpec spec = two_tiers(movable_unit, 1 * GiB);
+    spec.tiers[gpu].allocator = AllocatorKind::movable;
+    HostMachineOptions options;
+    options.pace = options.populate = false;
+    options.addressed = {true, false};
+    options.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
+    HostMachine machine(spec, bodies_, options);
+    create(machine, 0, 700 * MiB + 10);
+    machine.submit(copy(h2d, 0, 700 * MiB + 10), 1);
+    Completion completion;
+    ASSERT_TRUE(machine.wait(completion));
+    EXPECT_EQ(completion.status, CompletionStatus::done);
+    EXPECT_GE(driver.counts().uploads, 22u);
+  }
+  EXPECT_EQ(driver.leftovers(), "");
+}
+
 // After a fault nothing works any more on a real driver: the run ends, with an error that says so.
 TEST_F(CudaRulesTest, AFaultEndsTheRunWithOneClearError) {
   Trace trace;
@@ -540,7 +637,9 @@ TEST(CudaRulesRunTest, EnginesRunKeepsTheRules) {
       CaseOptions case_options;
       case_options.real_pages = true;
       case_options.policy = policy;
+      case_options.movable = seed % 3 == 0;
       RandomCase made = random_case(seed, case_options);
+      if (case_options.movable) make_arena(made, 4096);
       for (Tier& tier : made.machine.tiers) {
         if (tier.kind == TierKind::nvme) tier.directories = {folder};
       }
@@ -550,9 +649,10 @@ TEST(CudaRulesRunTest, EnginesRunKeepsTheRules) {
       const std::unique_ptr<ReplayKernels> kernels = options.accelerator->replay_kernels();
       ReplayBodies bodies(made.program.trace, {.check_everything = true, .write_everything = true, .duration_scale = 0},
                           kernels.get());
-      HostMachine machine(made.machine, bodies, options);
       const std::unique_ptr<Policy> object = made.make();
       const Layout layout = object->layout(made.machine, &made.program);
+      if (case_options.movable) options.addressed = addressed_tiers(made.machine, layout);
+      HostMachine machine(made.machine, bodies, options);
       AuditorMachine auditor(machine, made.machine, made.program.trace, layout);
       Engine engine(made.machine, auditor, *object, &made.program, {});
       const RunResult result = engine.run(made.limits);
@@ -565,6 +665,7 @@ TEST(CudaRulesRunTest, EnginesRunKeepsTheRules) {
   }
   EXPECT_GT(fit, 50u);
   EXPECT_GT(verified, 300u);
+  EXPECT_GT(driver.counts().moves, 10u);
   EXPECT_EQ(driver.leftovers(), "");
 }
 

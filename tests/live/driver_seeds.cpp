@@ -15,6 +15,7 @@
 #include "executor/replay_bodies.h"
 #include "policies/registry.h"
 #include "tests/live/accelerator_case.h"
+#include "tests/live/arena_case.h"
 #include "tests/live/lane_case.h"
 #include "tests/live/machine_case.h"
 #include "tests/live/rules/rules_driver.h"
@@ -58,14 +59,6 @@ struct Totals : SeedTotals {
 
 bool is_movable(const MachineSpec& machine) { return machine.tiers[0].allocator == AllocatorKind::movable; }
 
-// A machine whose GPU is an arena, of whole pages.
-void make_arena(RandomCase& made) {
-  Tier& gpu = made.machine.tiers[0];
-  gpu.allocator = AllocatorKind::movable;
-  gpu.granularity = movable_unit;
-  gpu.capacity = round_up(gpu.capacity, device_page);
-}
-
 // A run of the engine, from opening the device to closing it.
 void run(RandomCase& made, const RulesDriver& driver, Totals& totals, Finding& finding) {
   HostMachineOptions options;
@@ -104,7 +97,7 @@ Finding judge(std::uint64_t seed, const std::string& folder, Totals& totals) {
   Random arena(seed ^ 0x6172656e61);
   case_options.movable = replays && arena.one_in(3);
   RandomCase made = random_case(seed, case_options);
-  if (case_options.movable) make_arena(made);
+  if (case_options.movable) make_arena(made, device_page);
   for (Tier& tier : made.machine.tiers) {
     if (tier.kind == TierKind::nvme) tier.directories = {folder};
   }
@@ -124,9 +117,10 @@ Finding judge(std::uint64_t seed, const std::string& folder, Totals& totals) {
     } else {
       const auto device = std::make_shared<CudaDevice>(driver.table(), 0);
       const auto interfere = [&] { driver.table().cuCtxSetCurrent(nullptr); };
-      const std::uint64_t user = random.below(3);
+      const std::uint64_t user = arena.one_in(4) ? 3 : random.below(3);
       const std::string wrong = user == 0   ? use_lanes(*device, random, folder)
                                 : user == 1 ? use_machine(device, random, [&] { turns.pass_turn(); })
+                                : user == 3 ? use_arena(*device, random, budget, interfere)
                                             : use_accelerator(*device, random, budget, interfere);
       if (!wrong.empty()) finding = {"values", wrong};
     }

@@ -96,6 +96,10 @@ class Record final : public RulesWatch {
   };
 
   void job_over(const DeviceJob& job) override {
+    if (job.kind == JobKind::copy) {
+      moved.emplace_back(job.begin_ns, job.bytes() / 2);
+      return;
+    }
     const bool copy = ModelGpu::is_copy(job.kind);
     (copy ? copies : kernels).push_back({job.begin_ns, job.end_ns});
     if (copy) copied.emplace_back(job.begin_ns, job.bytes() / 2);
@@ -107,7 +111,7 @@ class Record final : public RulesWatch {
   static bool copies_memory(const Call& call) { return std::strncmp(call.function, "cuMemcpy", 8) == 0; }
 
   Intervals kernels, copies;
-  std::vector<std::pair<Nanoseconds, Bytes>> copied;
+  std::vector<std::pair<Nanoseconds, Bytes>> copied, moved;  // moved: within the device
   std::vector<Call> calls;
 };
 
@@ -137,13 +141,17 @@ Json breakdown(const PlayedStep& step, const Record& record, Line program) {
   const Nanoseconds computes = length(common(device, kernels));
   const Nanoseconds step_ns = step.end_ns - step.begin_ns;
   const Nanoseconds maps_ns = length(joined(own_maps)), waits_ns = length(waits);
-  Bytes bytes = 0;
-  std::uint64_t count = 0;
-  for (const auto& [begin_ns, size] : record.copied) {
-    if (begin_ns < step.begin_ns || begin_ns >= step.end_ns) continue;
-    bytes += size;
-    count++;
-  }
+  const auto sum_of = [&](const std::vector<std::pair<Nanoseconds, Bytes>>& all) {
+    std::pair<std::uint64_t, Bytes> sum;
+    for (const auto& [begin_ns, size] : all) {
+      if (begin_ns < step.begin_ns || begin_ns >= step.end_ns) continue;
+      sum.first++;
+      sum.second += size;
+    }
+    return sum;
+  };
+  const auto [count, bytes] = sum_of(record.copied);
+  const auto [moves, moved_bytes] = sum_of(record.moved);
   const Nanoseconds copies_ns = length(copies);
   return {
       {"step_ns", step_ns},
@@ -162,6 +170,8 @@ Json breakdown(const PlayedStep& step, const Record& record, Line program) {
                       : Json(static_cast<double>(length(common(copies, kernels))) / static_cast<double>(copies_ns))},
       {"copies", count},
       {"copied_bytes", bytes},
+      {"moves", moves},
+      {"moved_bytes", moved_bytes},
       {"calls", counts},
   };
 }

@@ -109,6 +109,22 @@ class ModelGpu(unittest.TestCase):
                 slower = self.play("--memory", "60%", "--policy", policy, cuMemMap=200)
                 self.assertGreater(slower["step_ns"], played["step_ns"])
 
+    def test_memory_that_is_mapped_once(self):
+        movable = ("--gpu-allocator", "movable")
+        exact, resident = self.play("--memory", "all"), self.play("--memory", "all", *movable)
+        self.assertAlmostEqual(resident["step_ns"] / exact["step_ns"], 1, delta=1e-4)
+        self.assertEqual(resident["peak_bytes"], resident["peak_without_padding_bytes"])
+        for policy in ("foresight", "lru"):
+            with self.subTest(policy):
+                played = self.play("--memory", "60%", "--policy", policy, *movable)
+                self.assertEqual(played["deviations"], 0)
+                self.assertGreater(played["evictions"], 0)
+                calls = played["steady"]["calls"]
+                self.assertEqual([calls.get(call, 0) for call in ("cuMemMap", "cuMemUnmap", "cuMemCreate")], [0, 0, 0])
+                self.assertEqual(calls.get("cuMemcpyDtoDAsync", 0), played["steady"]["moves"])
+                exact = self.play("--memory", "60%", "--policy", policy)
+                self.assertLess(played["step_ns"], exact["step_ns"])
+
     def test_the_same_bytes_twice(self):
         arguments = (self.trace, "--memory", "60%", "--policy", "foresight")
         first, second = self.text(*arguments), self.text(*arguments)

@@ -21,9 +21,9 @@ recording and what calls of the driver take.
 
 --json prints {resident, steps, gpu_allocator, host_mode}: per program recorded_ns, plain_ns (PyTorch alone on the model
 GPU), resident_ns, ratio (resident / recorded), busy, the share of the step in which kernels run, and padding, of what
-is alive at the peak; per step step_ns,
-predicted_ns (`tencache replay` on a machine of the same figures), copy_hidden, the share of the copies' time in which
-kernels run, and in `time` where the time of the program's thread goes.
+is alive at the peak; per step step_ns, predicted_ns (a simulation on a machine of the same figures, in which ops run
+where the program runs them), copy_hidden, the share of the copies' time in which kernels run, and in `time` where the
+time of the program's thread goes. A policy that the program does not fit under has no times.
 
 --anchor runs the two programs that ran on an H200 (docs/cuda.md) as recorded in bench/anchor, and compares. The figures
 of bench/model_gpu_h200.yaml were committed before its first run. Exit code 1: off by more than 25 %.
@@ -82,8 +82,7 @@ class ModelGpu:
         for path in (self.program, self.tencache):
             if not os.path.isfile(path):
                 fail(f"{path} is not built: ninja -C {BUILD} {os.path.basename(path)}")
-        self.folder, self.machine = folder, os.path.join(folder, "machine.yaml")
-        run(self.program, "--figures", FIGURES, "--write-machine", self.machine, "--gpu-allocator", allocator)
+        self.folder = folder
 
     def trace(self, name):
         path = os.path.join(self.folder, f"{name}.trace.jsonl.zst")
@@ -96,17 +95,17 @@ class ModelGpu:
         self.host = played["host"]  # in full
         return played
 
-    def predicted(self, trace, policy, memory_bytes):
+    def predicted(self, trace, policy, memory):
         """Nanoseconds a step, and the bytes of CPU memory; (None, 0): the simulation does not fit."""
-        result = json.loads(run(self.tencache, "replay", trace, "-m", self.machine, "-p", policy, "--no-rescale",
-                                "--gpu-memory", str(memory_bytes), "--json"))
-        return (round(1e9 * result["iteration_seconds"]), result["peak_bytes"]["cpu"]) if result["fits"] else (None, 0)
-
-    def bytes_of(self, trace, memory):
-        return json.loads(run(self.program, "--figures", FIGURES, trace, "--memory", memory, "--bytes"))["memory_bytes"]
+        result = json.loads(run(self.program, "--figures", FIGURES, trace, "--policy", policy, "--memory", memory,
+                                "--gpu-allocator", self.allocator, "--predict"))
+        return (result["predicted_ns"], result["cpu_memory_bytes"]) if result["fits"] else (None, 0)
 
     def paged(self, name, trace, policy, memory):
-        predicted_ns, locked = self.predicted(trace, policy, self.bytes_of(trace, memory))
+        predicted_ns, locked = self.predicted(trace, policy, str(memory))
+        if predicted_ns is None:
+            return {"program": name, "policy": policy, "memory": memory, "step_ns": None, "predicted_ns": None,
+                    "copy_hidden": None}
         played = self.step(trace, policy, memory, locked)
         steady = played["steady"]
         return {"program": name, "policy": policy, "memory": memory, "memory_bytes": played["memory_bytes"],

@@ -3,14 +3,17 @@
 // runs it.
 //
 //   model_gpu --figures FILE TRACE [--policy P] [--memory BYTES|SHARE%|all] [--host fixed[:US]|measured] [--steps N]
-//             [--gpu-allocator exact|movable] [--locked BYTES] [--bytes]
+//             [--gpu-allocator exact|movable] [--locked BYTES] [--bytes|--predict]
 //   model_gpu --figures FILE --write-machine FILE [--gpu-allocator A]      the machine for a prediction
 //
 // --memory: of the GPU tier; a share is one of the trace's peak in pages of 2 MiB, all is the whole device.
 // --locked: of CPU memory, page-locked before the first step (HostMachineOptions::locked).
 // --bytes: nothing runs, it only prints what --memory is.
+// --predict: the program is simulated on a machine of the same figures. As in a live program, ops run where the program
+//   runs them: policies that would do the optimizer's on the CPU do not.
 // --host: what the runtime's code costs an op, in microseconds, or the processor time that it takes here.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,11 +28,13 @@
 #include "executor/cuda/cuda_device.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
+#include "sim/simulate.h"
 #include "tests/live/rules/rules_driver.h"
 #include "tests/live/rules/turns.h"
 #include "tests/live/trace_player.h"
 #include "traces/file/file_io.h"
 #include "traces/file/trace_file.h"
+#include "traces/transform/lower.h"
 
 namespace tencache::rules {
 namespace {
@@ -185,7 +190,7 @@ struct Options {
   std::string allocator = "exact";  // of the GPU's memory
   std::uint64_t steps = 6;
   Bytes locked = 0;
-  bool bytes = false;
+  bool bytes = false, predict = false;
 };
 
 Bytes memory_of(const std::string& text, const Trace& trace, Bytes device) {
@@ -266,6 +271,17 @@ Nanoseconds plain_ns(const Trace& trace, const ModelGpu& model) {
   return steps.back().end_ns - steps.back().begin_ns;
 }
 
+Json predict(Trace trace, const MachineSpec& machine, Policy& policy) {
+  prepare(trace, policy, machine, rehearse);
+  const Program program{std::move(trace), {}};
+  EngineOptions engine;
+  engine.rehearse = rehearse;
+  const RunResult result = simulate(program, machine, policy, {}, std::move(engine));
+  return {{"fits", result.fits},
+          {"predicted_ns", std::llround(1e9 * result.iteration_seconds())},
+          {"cpu_memory_bytes", result.peak_bytes[1]}};
+}
+
 Json run(const Options& options, const ModelGpu& model) {
   const Trace trace = read_trace(options.trace);
   MachineSpec machine = machine_of(model, options.allocator);
@@ -273,6 +289,7 @@ Json run(const Options& options, const ModelGpu& model) {
   machine.tiers[0].capacity = memory_of(options.memory, trace, model.memory);
   if (options.bytes) return {{"memory_bytes", machine.tiers[0].capacity}};
   const MadePolicy made = make_policy(options.policy);
+  if (options.predict) return predict(trace, machine, *made.policy);
   const Nanoseconds plain = plain_ns(trace, model);
 
   Record record;
@@ -336,6 +353,8 @@ Options parse(int count, char** words) {
       *found->second = words[++i];
     } else if (word == "--bytes") {
       options.bytes = true;
+    } else if (word == "--predict") {
+      options.predict = true;
     } else if (word == "--locked" && i + 1 < count) {
       options.locked = std::strtoull(words[++i], nullptr, 10);
     } else if (word == "--steps" && i + 1 < count) {

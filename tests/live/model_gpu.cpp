@@ -13,7 +13,6 @@
 //   runs them: policies that would do the optimizer's on the CPU do not.
 // --host: what the runtime's code costs an op, in microseconds, or the processor time that it takes here.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -28,13 +27,12 @@
 #include "executor/cuda/cuda_device.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
-#include "sim/simulate.h"
+#include "tests/live/predicted_step.h"
 #include "tests/live/rules/rules_driver.h"
 #include "tests/live/rules/turns.h"
 #include "tests/live/trace_player.h"
 #include "traces/file/file_io.h"
 #include "traces/file/trace_file.h"
-#include "traces/transform/lower.h"
 
 namespace tencache::rules {
 namespace {
@@ -271,15 +269,9 @@ Nanoseconds plain_ns(const Trace& trace, const ModelGpu& model) {
   return steps.back().end_ns - steps.back().begin_ns;
 }
 
-Json predict(Trace trace, const MachineSpec& machine, Policy& policy) {
-  prepare(trace, policy, machine, rehearse);
-  const Program program{std::move(trace), {}};
-  EngineOptions engine;
-  engine.rehearse = rehearse;
-  const RunResult result = simulate(program, machine, policy, {}, std::move(engine));
-  return {{"fits", result.fits},
-          {"predicted_ns", std::llround(1e9 * result.iteration_seconds())},
-          {"cpu_memory_bytes", result.peak_bytes[1]}};
+Json predict(const Trace& trace, const MachineSpec& machine, Policy& policy) {
+  const PredictedStep step = predict_step(trace, machine, policy);
+  return {{"fits", step.fits}, {"predicted_ns", step.step_ns}, {"cpu_memory_bytes", step.peak_bytes[1]}};
 }
 
 Json run(const Options& options, const ModelGpu& model) {

@@ -50,6 +50,7 @@ LiveRun::LiveRun(LiveSetting setting, LiveRunOptions options)
   const bool raw_access = live.machine.raw_access = setting_.accelerator == nullptr;
   TENCACHE_CHECK((options.fence == nullptr) == raw_access);
   live.fence = std::move(options.fence);
+  live.stream = std::move(options.stream);
   live.interpose = std::move(options.interpose);
   live.relocates = std::move(options.relocates);
   if (!options.timeline.empty()) {

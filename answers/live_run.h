@@ -31,6 +31,7 @@ struct LiveRunOptions {
   bool pace = false;                                     // links take the time that the machine says
   bool sleep = false;                                    // LiveOptions::sleep
   std::function<void()> fence = {};                      // with an accelerator: LiveOptions::fence
+  decltype(LiveOptions::stream) stream = {};             // as there
   decltype(LiveOptions::interpose) interpose = {};       // as there
   decltype(LiveOptions::relocates) relocates = {};       // as there
   std::string timeline = {};                             // a file; empty: none

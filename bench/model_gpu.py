@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Steps of programs through the real executor on the model GPU: a CUDA driver made of rules, with a clock.
 
-    bench/model_gpu.py [PROGRAM…] [--policy P]… [--memory 60%] [--gpu-allocator exact|movable]
+    bench/model_gpu.py [PROGRAM…] [--policy P]… [--memory 60%] [--gpu-allocator exact|movable] [--run-ahead OPS]
                        [--host fixed:US|measured] [--quick] [--json]
     bench/model_gpu.py --anchor [--json]
+    bench/model_gpu.py --load [--gpu-allocator A] [--run-ahead OPS] [--json]
 
 Programs (default: all of them): gpt2 and llama-1b, generated training steps in bf16; resnet-v100, a step of a network
 with convolutions that was recorded on a V100, of which ../shared/traces has the recording; decode, a small model that
@@ -13,20 +14,24 @@ MiB, such as 60%, or a size in bytes; default 60%, for resnet-v100 90%: all of i
 recording, which leaves too little for a collective.
 
 --gpu-allocator movable: memory mapped once, in which tensors lie in one piece and are moved (docs/cuda.md); exact, the
-default, maps each chunk. Both get the same bytes.
+default, maps each chunk. Both get the same bytes. --run-ahead, for movable memory: how many ops the program may be ahead
+of the device; 0, the default: each op is waited for.
 
 --host is what this program's code costs an op: fixed (default: op_us in the figures), fixed:US in microseconds, or
 measured, its processor time on this computer, which differs from run to run. On top come the host's time of the
 recording and what calls of the driver take.
 
---json prints {resident, steps, gpu_allocator, host_mode}: per program recorded_ns, plain_ns (PyTorch alone on the model
-GPU), resident_ns, ratio (resident / recorded), busy, the share of the step in which kernels run, and padding, of what
+--json prints {resident, steps, gpu_allocator, run_ahead, host_mode}: per program recorded_ns, plain_ns (PyTorch alone
+on the model GPU), resident_ns, ratio (resident / recorded), busy, the share of the step in which kernels run, and padding, of what
 is alive at the peak; per step step_ns, predicted_ns (a simulation on a machine of the same figures, in which ops run
 where the program runs them), copy_hidden, the share of the copies' time in which kernels run, and in `time` where the
 time of the program's thread goes. A policy that the program does not fit under has no times.
 
 --anchor runs the two programs that ran on an H200 (docs/cuda.md) as recorded in bench/anchor, and compares. The figures
 of bench/model_gpu_h200.yaml were committed before its first run. Exit code 1: off by more than 25 %.
+
+--load copies a model of 7.5 GB from pageable memory, in memory for all of it and in 4 GB: load_ns, link_ns (its bytes at
+the link's rate), ratio, stored_bytes (that go straight to CPU memory) and evictions.
 """
 import argparse
 import json
@@ -50,6 +55,9 @@ PROGRAMS = {  # how `tencache` makes the trace, and the memory of a step
 # docs/cuda.md: program, share of memory, milliseconds of PyTorch alone and under foresight on an H200.
 ANCHOR = (("gpt-86m", "60%", 41.6, 331), ("gpt-92m", "59%", 81.1, 597))
 TOLERANCE = 0.25
+LOADED_MODEL = """{name: llama-16-layers, family: llama, layers: 16, hidden: 4096, heads: 32, key_value_heads: 32,
+intermediate: 12288, vocabulary: 32000, max_sequence: 4096, tied_embeddings: false, source: bench/model_gpu.py}
+"""
 WHERE = (("host_ns", "host: recorded, and this program's code"), ("kernels_ns", "waits for the device: kernels"),
          ("launch_and_wake_ns", "waits for the device: launch latency, noticing the end"),
          ("maps_ns", "maps, unmaps, creates, releases"), ("waits_for_maps_of_others_ns", "waits: another thread does"),
@@ -75,8 +83,8 @@ def run(*command):
 
 
 class ModelGpu:
-    def __init__(self, folder, host, allocator):
-        self.host, self.allocator = host, allocator
+    def __init__(self, folder, host, allocator, run_ahead):
+        self.host, self.allocator, self.run_ahead = host, allocator, run_ahead
         self.program = os.path.join(BUILD, "tests", "model_gpu")
         self.tencache = os.path.join(BUILD, "cli", "tencache")
         for path in (self.program, self.tencache):
@@ -91,14 +99,15 @@ class ModelGpu:
 
     def step(self, trace, policy, memory, locked=0):
         played = json.loads(run(self.program, "--figures", FIGURES, trace, "--policy", policy, "--memory", str(memory),
-                                "--host", self.host, "--locked", str(locked), "--gpu-allocator", self.allocator))
+                                "--host", self.host, "--locked", str(locked), "--gpu-allocator", self.allocator,
+                                "--run-ahead", self.run_ahead))
         self.host = played["host"]  # in full
         return played
 
     def predicted(self, trace, policy, memory):
         """Nanoseconds a step, and the bytes of CPU memory; (None, 0): the simulation does not fit."""
         result = json.loads(run(self.program, "--figures", FIGURES, trace, "--policy", policy, "--memory", memory,
-                                "--gpu-allocator", self.allocator, "--predict"))
+                                "--gpu-allocator", self.allocator, "--run-ahead", self.run_ahead, "--predict"))
         return (result["predicted_ns"], result["cpu_memory_bytes"]) if result["fits"] else (None, 0)
 
     def paged(self, name, trace, policy, memory):
@@ -135,7 +144,23 @@ def measure(gpu, options):
             memory = options.memory or PROGRAMS[name][1]
             say(f"{name}: {policy}, {memory}")
             result["steps"].append(gpu.paged(name, trace, policy, memory))
-    return {**result, "gpu_allocator": gpu.allocator, "host_mode": gpu.host}
+    return {**result, "gpu_allocator": gpu.allocator, "run_ahead": int(gpu.run_ahead), "host_mode": gpu.host}
+
+
+def load(gpu):
+    description = os.path.join(gpu.folder, "model.yaml")
+    with open(description, "w", encoding="utf-8") as file:
+        file.write(LOADED_MODEL)
+    trace = os.path.join(gpu.folder, "model.trace.jsonl.zst")
+    run(gpu.tencache, "generate", "--model", description, "--new-tokens", "4", "--prompt", "16", "--block", "1x1",
+        "--gpu", "h200", "-o", trace)
+    rows = []
+    for memory in ("all", str(4 * 10**9)):
+        played = run(gpu.program, "--figures", FIGURES, trace, "--policy", "foresight", "--memory", memory, "--load",
+                     "--locked", str(4 * 10**9), "--host", gpu.host, "--gpu-allocator", gpu.allocator, "--run-ahead",
+                     gpu.run_ahead)
+        rows.append({"memory": memory, **json.loads(played)})
+    return {"load": rows, "gpu_allocator": gpu.allocator, "run_ahead": int(gpu.run_ahead)}
 
 
 def anchor(gpu):
@@ -170,6 +195,14 @@ def print_tables(result):
               f"{ms(row['predicted_ns']):>11}{percent(row['copy_hidden']):>15}")
 
 
+def print_load(result):
+    print(f"Model GPU, allocator {result['gpu_allocator']}, the program {result['run_ahead']} ops ahead, milliseconds\n")
+    print(f"{'memory':<12}{'load':>8}{'link':>8}{'ratio':>8}{'to CPU memory, GB':>20}{'evictions':>11}")
+    for row in result["load"]:
+        print(f"{row['memory']:<12}{ms(row['load_ns']):>8}{ms(row['link_ns']):>8}{row['ratio']:>8.2f}"
+              f"{row['stored_bytes'] / 1e9:>20.2f}{row['evictions']:>11}")
+
+
 def print_anchor(result):
     rows = result["anchor"]
     print(f"Today's executor on the model GPU, host {result['host_mode']}, and on an H200 (docs/cuda.md), ms a step\n")
@@ -193,9 +226,11 @@ def main():
     parser.add_argument("--policy", action="append", dest="policies", metavar="P")
     parser.add_argument("--memory", metavar="M")
     parser.add_argument("--gpu-allocator", choices=("exact", "movable"), default="exact")
+    parser.add_argument("--run-ahead", default="0", metavar="OPS")
     parser.add_argument("--host", default="fixed")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--anchor", action="store_true")
+    parser.add_argument("--load", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     for name in options.programs:
@@ -206,12 +241,12 @@ def main():
     options.programs = options.programs or list(PROGRAMS)
     options.policies = options.policies or (POLICIES[:1] if options.quick else POLICIES)
     with tempfile.TemporaryDirectory() as folder:
-        gpu = ModelGpu(folder, options.host, options.gpu_allocator)
-        result = anchor(gpu) if options.anchor else measure(gpu, options)
+        gpu = ModelGpu(folder, options.host, options.gpu_allocator, options.run_ahead)
+        result = anchor(gpu) if options.anchor else load(gpu) if options.load else measure(gpu, options)
     if options.json:
         print(json.dumps(result, indent=2))
     else:
-        (print_anchor if options.anchor else print_tables)(result)
+        (print_anchor if options.anchor else print_load if options.load else print_tables)(result)
     return 0 if result.get("within", True) else 1
 
 

@@ -21,8 +21,8 @@ void op_of_four_uses(benchmark::State& state) {
   clocks.waited(program, clocks.last(upload));
   std::uint64_t next = 0;
   for (auto _ : state) {
-    Extent uses[4];
-    for (Extent& use : uses) use = {(next += 7) % tensors * tensor_bytes, tensor_bytes};
+    ByteRange uses[4];
+    for (ByteRange& use : uses) use = {(next += 7) % tensors * tensor_bytes, tensor_bytes};
     waits.clear();
     for (int use = 0; use < 4; ++use) regions.before(uses[use], use >= 2, program, waits);
     clocks.reduce(program, waits);
@@ -41,7 +41,7 @@ void op_beside_copies(benchmark::State& state) {
   Waits waits;
   const Line program = clocks.open(), upload = clocks.open(), download = clocks.open();
   const auto submit = [&](Line line, std::uint64_t tensor, bool write) {
-    const Extent extent{tensor % tensors * tensor_bytes, tensor_bytes};
+    const ByteRange extent{tensor % tensors * tensor_bytes, tensor_bytes};
     waits.clear();
     regions.before(extent, write, line, waits);
     clocks.reduce(line, waits);

@@ -101,7 +101,7 @@ RegionTickets::Pieces::const_iterator RegionTickets::first_reaching(std::uint64_
   return piece->second.end > begin ? piece : next;
 }
 
-void RegionTickets::before(Extent extent, bool write, Line line, Waits& waits) const {
+void RegionTickets::before(ByteRange extent, bool write, Line line, Waits& waits) const {
   if (extent.bytes == 0) return;
   const auto add = [&](Ticket ticket) {
     if (ticket.line != line) waits.add(ticket);
@@ -144,7 +144,7 @@ void RegionTickets::split(std::uint64_t at) {
   rest->second.reads = piece->second.reads;
 }
 
-void RegionTickets::after(Extent extent, bool write, Ticket ticket) {
+void RegionTickets::after(ByteRange extent, bool write, Ticket ticket) {
   if (extent.bytes == 0) return;
   auto piece = pieces_.lower_bound(extent.begin);
   if (piece == pieces_.end() || piece->first != extent.begin || piece->second.end != extent.end()) {

@@ -47,7 +47,7 @@ struct Ticket {
 };
 
 // Bytes of one tier, [begin, begin + bytes).
-struct Extent {
+struct ByteRange {
   std::uint64_t begin = 0;
   Bytes bytes = 0;
   std::uint64_t end() const { return begin + bytes; }
@@ -134,9 +134,9 @@ class RegionTickets {
  public:
   // Adds the tickets that an access must come after: a read the last write (RAW), a write that write (WAW) and the
   // reads since (WAR). Those of `line` itself are left out.
-  void before(Extent extent, bool write, Line line, Waits& waits) const;
+  void before(ByteRange extent, bool write, Line line, Waits& waits) const;
   // That work accesses the extent; it waits for what `before` said, or is behind it already.
-  void after(Extent extent, bool write, Ticket ticket);
+  void after(ByteRange extent, bool write, Ticket ticket);
   // Drops accesses that are over and joins neighbours that have the same left. To be called now and then: does nothing
   // until there are twice as many pieces as it left the last time.
   void forget(const LineClocks& clocks);

@@ -15,6 +15,7 @@
 
 namespace tencache {
 
+class DeviceStreams;
 class ReplayKernels;
 
 // One of the ends of a copy is the device's memory, the other the host's.
@@ -80,6 +81,8 @@ class Accelerator {
   virtual bool pin(std::byte* host, Bytes bytes, std::string& reason) = 0;
   virtual void unpin(std::byte* host) noexcept = 0;  // the start of what was pinned; nothing under way touches it
   virtual std::unique_ptr<CopyEngine> copy_engine() = 0;
+  // Must not outlive this object.
+  virtual std::shared_ptr<DeviceStreams> streams() = 0;
   // Null, with the reason, where files cannot reach the device but through the host's memory.
   virtual std::unique_ptr<DirectFiles> direct_files(std::string& reason) = 0;
   // What ops of a replay do on the device (replay_bodies.h).

@@ -52,10 +52,11 @@ void ArenaMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
   used_.give(*of.mappings);
   of.mappings.reset();
   ranges_.move(tensor, guard());
+  leave(tensor);
   statistics_.unmaps++;
 }
 
-void ArenaMemory::move(TensorId tensor, Bytes offset) {
+ArenaMemory::Relocated ArenaMemory::relocate(TensorId tensor, Bytes offset) {
   Ranges::Range& of = ranges_[tensor];
   TENCACHE_CHECK(of.mappings.has_value());
   const Extent old = *of.mappings;
@@ -63,9 +64,30 @@ void ArenaMemory::move(TensorId tensor, Bytes offset) {
   TENCACHE_CHECK(offset + old.bytes <= used_.capacity() && used_.take_at({offset, old.bytes}));
   of.mappings->offset = offset;
   range_->cover(offset, old.bytes);
-  mover_->move(range_->begin() + old.offset, range_->begin() + offset, of.bytes);
-  TENCACHE_ORDER_SITE("wait", mover_->wait(0));
   ranges_.move(tensor, range_->begin() + offset);
+  leave(tensor);
+  return {range_->begin() + old.offset, range_->begin() + offset};
+}
+
+void ArenaMemory::move(TensorId tensor, Bytes offset) {
+  const Relocated places = relocate(tensor, offset);
+  mover_->move(places.from, places.to, bytes(tensor));
+  TENCACHE_ORDER_SITE("wait", mover_->wait(0));
+}
+
+void ArenaMemory::leave(TensorId tensor) {
+  if (tensor >= among_left_.size()) among_left_.resize(tensor + std::size_t{1}, 0);
+  if (std::exchange(among_left_[tensor], 1) == 0) left_.push_back(tensor);
+  any_left_.store(true, std::memory_order_relaxed);
+}
+
+std::vector<TensorId> ArenaMemory::take_left(std::size_t most) {
+  const auto first = left_.end() - static_cast<std::ptrdiff_t>(std::min(most, left_.size()));
+  std::vector<TensorId> taken(first, left_.end());
+  left_.erase(first, left_.end());
+  for (const TensorId tensor : taken) among_left_[tensor] = 0;
+  any_left_.store(!left_.empty(), std::memory_order_relaxed);
+  return taken;
 }
 
 ChunkMemoryStatistics ArenaMemory::statistics() const {

@@ -8,9 +8,12 @@
 // Threading: as tier_memory.h says.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "executor/accelerator.h"
 #include "executor/extent_allocator.h"
@@ -34,9 +37,19 @@ class ArenaMemory final : public TierMemory {
   // Its content and its address go there; the two may overlap. Nobody touches either meanwhile. Returns when that is
   // over.
   void move(TensorId tensor, Bytes offset);
+  // The same, but that the content is the caller's to move, from the first of these addresses to the second.
+  struct Relocated {
+    const std::byte* from = nullptr;
+    std::byte* to = nullptr;
+  };
+  Relocated relocate(TensorId tensor, Bytes offset);
 
   std::byte* address(TensorId tensor) const override { return ranges_.address(tensor); }
   std::byte* guard() const { return range_->guard(); }
+  // Tensors that were unmapped or moved since the last call, at most `most`. Nobody has to ask. Any thread may ask
+  // whether there are any.
+  std::vector<TensorId> take_left(std::size_t most);
+  bool any_left() const { return any_left_.load(std::memory_order_relaxed); }
   Bytes bytes(TensorId tensor) const override { return ranges_.bytes(tensor); }
   bool mapped(TensorId tensor, Bytes begin) const override {
     return begin == 0 && ranges_[tensor].mappings.has_value();
@@ -45,6 +58,8 @@ class ArenaMemory final : public TierMemory {
   ChunkMemoryStatistics statistics() const override;
 
  private:
+  void leave(TensorId tensor);
+
   using Ranges = TensorRanges<std::byte*, std::optional<Extent>>;  // where it is mapped
 
   std::string name_;
@@ -53,6 +68,9 @@ class ArenaMemory final : public TierMemory {
   std::unique_ptr<CopyEngine> mover_;
   ExtentAllocator used_;
   Ranges ranges_;
+  std::vector<TensorId> left_;           // each once
+  std::vector<std::uint8_t> among_left_;  // by tensor
+  std::atomic<bool> any_left_ = false;
   ChunkMemoryStatistics statistics_;
 };
 

@@ -138,6 +138,7 @@ class ChunkMemory final : public TierMemory {
   std::vector<HostPiece> pieces(TensorId tensor, Bytes begin, Bytes bytes) const;
   // Why pages could not be locked; empty if all of them are.
   const std::string& pin_refusal() const { return segments_.refusal(); }
+  bool addressed() const { return options_.addressed; }
 
  private:
   struct Mapping {

@@ -8,26 +8,67 @@
 #include "core/check.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "core/timeline.h"
 #include "executor/clock.h"
+#include "executor/order_site.h"
 
 namespace tencache {
 namespace {
+
+// A thread that waits for the device looks now and then, seldom while nothing happens. At last it sleeps until something
+// does, unless a thread of a lane may need it before.
+class DevicePatience {
+ public:
+  DevicePatience(DeviceLanes& streams, WorkLanes& lanes) : streams_(streams), lanes_(lanes) {}
+
+  void polled(bool anything) {
+    if (anything) paused_ = {};
+  }
+  void wait(std::chrono::nanoseconds limit) {
+    if (!streams_.busy()) {
+      lanes_.await(limit);
+      paused_ = {};
+    } else if (paused_ < patience || lanes_.busy()) {
+      lanes_.await(std::min(limit, pause));
+      paused_ += pause;
+    } else {
+      try {
+        streams_.await_next();
+      } catch (const Error&) {  // it has noted why
+      }
+      paused_ = {};
+    }
+  }
+
+ private:
+  static constexpr std::chrono::nanoseconds pause{20'000}, patience{1'000'000};
+
+  DeviceLanes& streams_;
+  WorkLanes& lanes_;
+  std::chrono::nanoseconds paused_{};
+};
+
+constexpr std::chrono::nanoseconds forever = std::chrono::hours(1);
 
 // A lane later than this behind its link's figures is slow, not badly scheduled: it starts afresh.
 constexpr Nanoseconds catch_up_ns = 500'000;
 constexpr std::uint8_t op_lanes = 2;
 constexpr Bytes small_bytes = 64 * KiB;  // copied in the time of two hand-overs
 
+}  // namespace
+
 // Copies over one link, with the faults that are planned for them.
-class CopyRunner final : public LaneRunner {
+class HostMachine::CopyRunner final : public LaneRunner {
  public:
-  CopyRunner(const Link& link, bool pace, const SwapFiles* files, Accelerator* accelerator, Nanoseconds origin_ns)
-      : lane_(link, pace, files, accelerator), origin_ns_(origin_ns) {}
+  CopyRunner(const Link& link, bool pace, const SwapFiles* files, Accelerator* accelerator, HostMachine& machine,
+             Nanoseconds origin_ns)
+      : lane_(link, pace, files, accelerator), machine_(machine), origin_ns_(origin_ns) {}
 
   const CopyLane& lane() const { return lane_; }
 
   LaneOutcome run(const LaneWork& work, Nanoseconds ready_ns, const std::atomic<bool>& cancelled) override {
     LaneOutcome outcome;
+    if (!work.after.empty()) TENCACHE_ORDER_SITE("wait", machine_.streams_->await(work.after));
     outcome.start_ns = now();
     if (cancelled || (work.fault.delay_ns > 0 && !wait_until(clock_ns() + work.fault.delay_ns, &cancelled))) {
       outcome.status = CompletionStatus::cancelled;
@@ -60,11 +101,12 @@ class CopyRunner final : public LaneRunner {
   Nanoseconds now() const { return clock_ns() - origin_ns_; }
 
   CopyLane lane_;
+  HostMachine& machine_;
   Nanoseconds origin_ns_;
   Nanoseconds free_ns_ = 0;  // from when the next one is paced
 };
 
-class OpLaneRunner final : public LaneRunner {
+class HostMachine::OpLaneRunner final : public LaneRunner {
  public:
   OpLaneRunner(std::uint8_t lane, OpBodies& bodies, HostMachine& machine, Nanoseconds origin_ns)
       : lane_(lane), bodies_(bodies), machine_(machine), origin_ns_(origin_ns) {}
@@ -74,7 +116,10 @@ class OpLaneRunner final : public LaneRunner {
     if (work.op.idle) {
       outcome.start_ns = std::max(ready_ns, free_ns_);
       wait_until(origin_ns_ + outcome.start_ns + work.op.duration_ns, &cancelled);
+    } else if (lane_ == gpu_lane && machine_.streams_) {
+      outcome.start_ns = launch(work);
     } else {
+      if (!work.after.empty()) TENCACHE_ORDER_SITE("wait", machine_.streams_->await(work.after));
       outcome.start_ns = clock_ns() - origin_ns_;
       bodies_.run(lane_, work.op.op, work.uses, machine_);
     }
@@ -83,6 +128,20 @@ class OpLaneRunner final : public LaneRunner {
   }
 
  private:
+  // Completes when it is given to the stream.
+  Nanoseconds launch(const LaneWork& work) {
+    DeviceLanes& streams = *machine_.streams_;
+    const DeviceStream stream = *bodies_.stream();
+    streams.await_window();
+    const Nanoseconds start_ns = clock_ns() - origin_ns_;
+    const std::vector<MemoryAccess> accesses = machine_.accesses_of(work.uses, 0);
+    streams.before_op(stream, accesses, false);
+    bodies_.launch(work.op.op, work.uses, machine_);
+    streams.after_op(stream, accesses,
+                     {.op = work.op.op, .duration_ns = work.op.duration_ns, .fence = work.fence, .tag = work.tag});
+    return start_ns;
+  }
+
   std::uint8_t lane_;
   OpBodies& bodies_;
   HostMachine& machine_;
@@ -90,7 +149,9 @@ class OpLaneRunner final : public LaneRunner {
   Nanoseconds free_ns_ = 0;  // the end of the last one
 };
 
-}  // namespace
+void OpBodies::launch(OpIndex /*op*/, std::span<const Use> /*uses*/, HostMachine& /*machine*/) {
+  TENCACHE_CHECK(false);
+}
 
 void OpBodies::initialise(TensorId /*tensor*/, Bytes /*begin*/, std::span<std::byte> content) {
   std::memset(content.data(), 0, content.size());
@@ -122,10 +183,23 @@ HostMachine::HostMachine(const MachineSpec& spec, OpBodies& bodies, Options opti
   check_links();
   memory_.emplace(spec_, options_, faults_ ? &*faults_ : nullptr);
   build_lanes();
+  run_ahead();
   report_fallback();
 }
 
-HostMachine::~HostMachine() = default;
+HostMachine::~HostMachine() {
+  lanes_->close();
+  streams_.reset();
+}
+
+void HostMachine::run_ahead() {
+  if (accelerator() == nullptr || !moves() || spec_.run_ahead.ops == 0) return;
+  const std::optional<DeviceStream> stream = bodies_.stream();
+  DeviceLanes::OpOver op_over;
+  if (stream) op_over = [this](OpIndex op) { bodies_.over(op); };
+  streams_.emplace(spec_, *accelerator(), *lanes_, op_over);
+  if (stream) streams_->use_stream(*stream);
+}
 
 void HostMachine::check_links() const {
   for (const Link& link : spec_.links) {
@@ -149,7 +223,7 @@ void HostMachine::build_lanes() {
     const SwapFiles* to = memory_->files(link.to);
     const bool on_accelerator = memory_->on_accelerator(link.from) || memory_->on_accelerator(link.to);
     auto runner = std::make_unique<CopyRunner>(link, options_.pace, from != nullptr ? from : to,
-                                               on_accelerator ? accelerator() : nullptr, origin_ns);
+                                               on_accelerator ? accelerator() : nullptr, *this, origin_ns);
     links_.push_back(&runner->lane());
     copies.push_back(std::move(runner));
   }
@@ -179,6 +253,12 @@ Fence HostMachine::submit(const CopyCommand& copy, Tag tag) {
     std::vector<FileBlock>& blocks = work.copy.blocks;
     if (work.fault.in_file && !blocks.empty()) blocks[work.fault.block % blocks.size()].fault = work.fault.in_file;
   }
+  if (streams_) {
+    if (DeviceLanes::is_stream(spec_, spec_.links[copy.link])) {
+      return streams_->submit(copy.link, std::move(work.copy), tag, std::move(work.injected_failure));
+    }
+    work.after = streams_->before_host(memory_->accesses_of(copy));
+  }
   const bool held = holds_ && work.copy.kind == CopyWork::Kind::memory && copy.bytes <= small_bytes;
   held_ |= held;
   return lanes_->enqueue(copy.link, std::move(work), held);
@@ -191,6 +271,9 @@ Fence HostMachine::execute(const OpCommand& op, Tag tag) {
   work.op = op;
   work.uses.assign(op.uses.begin(), op.uses.end());
   work.op.uses = {};
+  if (streams_ && op.lane != gpu_lane && !op.idle) {
+    work.after = streams_->before_host(accesses_of(op.uses, tier_of_lane(op.lane)));
+  }
   if (op.lane == 0 && options_.raw_access) {
     for (const Use& use : op.uses) {
       if (use.write) memory_->open_for_writing(use.tensor);
@@ -199,15 +282,112 @@ Fence HostMachine::execute(const OpCommand& op, Tag tag) {
   return lanes_->enqueue(links_.size() + op.lane, std::move(work));
 }
 
+void HostMachine::cancel(Fence fence) {
+  if (!streams_ || !streams_->cancel(fence)) lanes_->cancel(fence);
+}
+
 Nanoseconds HostMachine::move(const MoveCommand& move) {
+  if (streams_) {
+    const auto [from, to] = memory_->relocate_in_arena(move);
+    streams_->move(from, to, move.bytes, move.link);
+    return 0;
+  }
   const Nanoseconds begin_ns = clock_ns();
   memory_->move(move);
   return clock_ns() - begin_ns;
 }
 
+// ---- Completions that promise order ---------------------------------------------------------------------------------
+
+std::vector<MemoryAccess> HostMachine::accesses_of(std::span<const Use> uses, TierId tier) const {
+  std::vector<MemoryAccess> accesses;
+  for (const Use& use : uses) memory_->add_accesses(use.tensor, 0, bytes(use.tensor), tier, use.write, accesses);
+  return accesses;
+}
+
+void HostMachine::set_fresh(TensorId tensor, bool fresh) {
+  if (tensor >= fresh_.size()) fresh_.resize(tensor + std::size_t{1});
+  fresh_[tensor] = fresh;
+}
+
+std::size_t HostMachine::before_op(DeviceStream stream, std::span<const Use> uses) {
+  std::vector<MemoryAccess> old, fresh;
+  for (const Use& use : uses) {
+    const bool is_fresh = fresh_[use.tensor];
+    memory_->add_accesses(use.tensor, 0, bytes(use.tensor), 0, use.write, is_fresh ? fresh : old);
+    fresh_[use.tensor] = false;
+  }
+  std::size_t waits = streams_->before_op(stream, old, true);
+  if (!fresh.empty()) waits += streams_->before_op(stream, fresh, false);
+  return waits;
+}
+
+void HostMachine::after_op(DeviceStream stream, std::span<const Use> uses, Nanoseconds duration_ns) {
+  streams_->after_op(stream, accesses_of(uses, 0), {.duration_ns = duration_ns});
+}
+
+void HostMachine::after_use(DeviceStream stream, std::span<const Use> uses) {
+  streams_->after_use(stream, accesses_of(uses, 0));
+}
+
+void HostMachine::after_any_use(TensorId tensor) {
+  const Use use{tensor, true, true};
+  streams_->after_any_use(accesses_of({&use, 1}, 0));
+}
+
+void HostMachine::await_uses(std::span<const Use> uses) {
+  streams_->await(streams_->before_host(accesses_of(uses, 0)));
+}
+
+// Once: who hears of it again and again does nothing else.
+void HostMachine::tell_failure() {
+  const std::string failure = streams_->failure();
+  if (!failure.empty() && !failure_told_.exchange(true)) throw Error(failure);
+}
+
+bool HostMachine::take(Completion& completion) {
+  if (lanes_->take(completion)) return true;
+  if (streams_) tell_failure();
+  return false;
+}
+
+bool HostMachine::wait(Completion& completion) {
+  if (!streams_) return lanes_->wait(completion);
+  for (DevicePatience patience(*streams_, *lanes_);;) {
+    patience.polled(streams_->poll());
+    const bool busy = lanes_->busy() || streams_->busy();
+    if (take(completion)) return true;
+    if (!busy || lanes_->stopped()) return false;
+    patience.wait(forever);
+  }
+}
+
+bool HostMachine::await(std::chrono::nanoseconds limit) {
+  if (!streams_) return lanes_->await(limit);
+  const auto until = std::chrono::steady_clock::now() + limit;
+  for (DevicePatience patience(*streams_, *lanes_);;) {
+    patience.polled(streams_->poll());
+    const auto left = until - std::chrono::steady_clock::now();
+    const bool failed = !streams_->failure().empty() && !failure_told_;
+    if (lanes_->await({}) || failed) return true;
+    if (lanes_->stopped() || left <= std::chrono::nanoseconds(0)) return false;
+    patience.wait(left);
+  }
+}
+
 void HostMachine::initialise(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place) {
+  if (streams_) streams_->await_all();
   memory_->fill(tensor, begin, bytes, place.tier,
                 [&](std::span<std::byte> content) { bodies_.initialise(tensor, begin, content); });
+}
+
+std::byte* HostMachine::room_to_store(TensorId tensor, Bytes begin, Bytes bytes, TierId tier) {
+  std::byte* room = memory_->room_to_store(tensor, begin, bytes, tier);
+  if (room == nullptr || !streams_) return room;
+  std::vector<MemoryAccess> accesses;
+  memory_->add_accesses(tensor, begin, bytes, tier, true, accesses);
+  streams_->await(streams_->before_host(accesses));
+  return room;
 }
 
 const SwapFiles& HostMachine::files(TierId tier) const {

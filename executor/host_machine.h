@@ -16,10 +16,17 @@
 // that were mapped when they were submitted: `map` comes before `submit`; `unmap` and `tensor_destroyed` come after
 // everything submitted that touches the chunk.
 //
+// With an accelerator whose memory of tier 0 is an arena, and a spec that runs ahead (RunAhead), completions promise
+// order: links between it and CPU memory, moves and ops of lane 0 are streams of the accelerator (DeviceLanes), which
+// work on the addresses of that moment and are ordered by them; `unmap` only has to come after completions. Files and the
+// CPU's ops wait on their threads for what streams do to their memory. These links are neither paced nor delayed by a
+// fault plan.
+//
 // Threading: calls of Machine come from one thread at a time. `wait`, `wait_for`, `await`, `take`, `stop`, `submitted`,
 // `now`, `address`, `bytes` and `last_error` may be called from any thread at any time.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -30,6 +37,7 @@
 
 #include "core/fault_plan.h"
 #include "core/machine.h"
+#include "executor/device_lanes.h"
 #include "executor/host_memory.h"
 #include "executor/work_lanes.h"
 
@@ -48,6 +56,13 @@ class OpBodies {
   // Content that a persistent tensor has before the first op: fill `content`, the bytes from `begin` on. On the
   // engine's thread. Without an override it is zeros.
   virtual void initialise(TensorId tensor, Bytes begin, std::span<std::byte> content);
+
+  // Where the machine's completions promise order, ops of lane 0 are given to this stream of the accelerator: `launch`
+  // does so and returns, the machine sees to the order with all else that it gives to streams. `over`: a launched op is,
+  // the first of those of which that was not said; from any thread, one at a time. No stream: no op runs on lane 0.
+  virtual std::optional<DeviceStream> stream() { return std::nullopt; }
+  virtual void launch(OpIndex op, std::span<const Use> uses, HostMachine& machine);
+  virtual void over(OpIndex /*op*/) {}
 };
 
 // The same machine with what real memory asks for: granularities of at least 4 KiB, or of the accelerator's pages, and
@@ -66,11 +81,13 @@ class HostMachine final : public Machine {
 
   Fence submit(const CopyCommand& copy, Tag tag) override;
   Fence execute(const OpCommand& op, Tag tag) override;
-  void cancel(Fence fence) override { lanes_->cancel(fence); }
-  bool wait(Completion& completion) override { return lanes_->wait(completion); }
+  void cancel(Fence fence) override;
+  // With completions that promise order: throws Error when the accelerator failed; nothing is under way any more then.
+  bool wait(Completion& completion) override;
   Nanoseconds now() const override { return lanes_->now(); }
   void map(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place, MappedFor what) override {
     memory_->map(tensor, begin, bytes, place, what);
+    if (streams_ && place.tier == 0) set_fresh(tensor, what == MappedFor::op);
   }
   void unmap(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place) override {
     memory_->unmap(tensor, begin, bytes, place);
@@ -79,6 +96,8 @@ class HostMachine final : public Machine {
   Nanoseconds move(const MoveCommand& move) override;
   // In an accelerator's arena, and in ordinary memory that only ops touch.
   bool moves() const override { return options_.accelerator != nullptr ? memory_->arena(0) : !options_.raw_access; }
+  // ordered: with an accelerator whose memory of tier 0 is an arena, where the spec runs ahead.
+  Completes completes() const override { return streams_ ? Completes::ordered : Completes::over; }
   void tensor_created(TensorId tensor, Bytes bytes) override { memory_->create(tensor, bytes); }
   void tensor_destroyed(TensorId tensor) override { memory_->destroy(tensor); }
   void initialise(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
@@ -86,8 +105,8 @@ class HostMachine final : public Machine {
   // Waits for the next completion even while nothing is under way. False at the time limit and after `stop`.
   bool wait_for(Completion& completion, std::chrono::nanoseconds limit) { return await(limit) && take(completion); }
   // The same in two: until there is one; what is there.
-  bool await(std::chrono::nanoseconds limit) { return lanes_->await(limit); }
-  bool take(Completion& completion) { return lanes_->take(completion); }
+  bool await(std::chrono::nanoseconds limit);
+  bool take(Completion& completion);
   // Copies and ops so far; each completes once.
   std::uint64_t submitted() const { return lanes_->submitted(); }
   // Who is going to wait for small copies makes them itself: to hand one over to a thread and to hear of its end takes
@@ -111,6 +130,10 @@ class HostMachine final : public Machine {
     memory_->store_in_file(tensor, begin, bytes, tier, std::move(file));
   }
 
+  // Before the engine hears that a chunk is stored in CPU memory: room for it, which nothing touches. Null where the
+  // engine says where chunks lie. On the thread that calls Machine; waits for the accelerator.
+  std::byte* room_to_store(TensorId tensor, Bytes begin, Bytes bytes, TierId tier);
+
   // With HostMachineOptions::raw_access, as in host_memory.h. `owns` and `tensor_at` may be called
   // from any thread, the others from the one that calls Machine.
   bool owns(const void* address) const { return options_.raw_access && memory_->owns(address); }
@@ -118,6 +141,12 @@ class HostMachine final : public Machine {
   void expose(TensorId tensor, bool writable) { memory_->expose(tensor, writable); }
   void conceal(TensorId tensor) { memory_->conceal(tensor); }
   void open_for_writing(TensorId tensor) { memory_->open_for_writing(tensor); }
+
+  // Where tier 0 is an accelerator's arena, as in arena_memory.h; else there is no guard, and nothing leaves. `any_left`
+  // and `guard` may be called from any thread.
+  bool any_left() const { return memory_->arena() != nullptr && memory_->arena()->any_left(); }
+  std::vector<TensorId> take_left(std::size_t most) { return memory_->arena()->take_left(most); }
+  std::byte* guard() const { return memory_->arena() != nullptr ? memory_->arena()->guard() : nullptr; }
 
   // For tests, without an accelerator: another address for the tensor in tier 0, which nothing under way uses. On the
   // thread that calls Machine.
@@ -130,8 +159,29 @@ class HostMachine final : public Machine {
   // A copy of a chunk's content, from memory or a file, for tests and for looking into a stopped machine. Nothing that
   // touches the chunk is under way.
   std::vector<std::byte> content(TensorId tensor, Bytes begin, Bytes bytes, TierId tier) {
+    if (streams_) streams_->await_all();
     return memory_->content(tensor, begin, bytes, tier);
   }
+
+  // ---- Where completions promise order: what a program gives to streams of the accelerator itself. From any thread.
+  // Waits while the program is too far ahead of the device (RunAhead); returns for how long.
+  Nanoseconds await_window() { return streams_->await_window(); }
+  // The program has this stream, on which an op is about to come.
+  void use_stream(DeviceStream stream) { streams_->use_stream(stream); }
+  // The stream comes after what copies and moves did to the tensors, which are in tier 0, and after whatever was done
+  // where they have got memory for this op. Returns how often it waits. On the thread that calls Machine.
+  std::size_t before_op(DeviceStream stream, std::span<const Use> uses);
+  // The stream has been given an op on them, of that duration (0: not known); or something that is no op by itself.
+  void after_op(DeviceStream stream, std::span<const Use> uses, Nanoseconds duration_ns);
+  void after_use(DeviceStream stream, std::span<const Use> uses);
+  // The same on any of the program's streams, and written.
+  void after_any_use(TensorId tensor);
+  // Waits on the calling thread until what was done to the tensors in tier 0 is over; all that was given to streams.
+  void await_uses(std::span<const Use> uses);
+  void await_streams() { streams_->await_all(); }
+  DeviceStreams& streams() const { return streams_->streams(); }
+  // Waits that were put between streams so far.
+  std::uint64_t stream_waits() const { return streams_ ? streams_->waits() : 0; }
 
   // The message of the last work that failed; empty if none did.
   std::string last_error() const override { return lanes_->last_error(); }
@@ -146,7 +196,14 @@ class HostMachine final : public Machine {
   FaultCounts fault_counts() const { return faults_ ? faults_->counts() : FaultCounts{}; }
 
  private:
+  class CopyRunner;
+  class OpLaneRunner;
+
   void check_links() const;
+  void run_ahead();
+  void set_fresh(TensorId tensor, bool fresh);
+  void tell_failure();
+  std::vector<MemoryAccess> accesses_of(std::span<const Use> uses, TierId tier) const;
   void build_lanes();
   void report_fallback() const;
 
@@ -158,7 +215,11 @@ class HostMachine final : public Machine {
   std::optional<FaultInjector> faults_;
   std::optional<HostMemory> memory_;
   std::vector<const CopyLane*> links_;  // of the lanes, for what they say of themselves
-  std::unique_ptr<WorkLanes> lanes_;    // goes first: its threads use all of the above
+  std::unique_ptr<WorkLanes> lanes_;
+  // It goes first, and what it started is over then; but the threads of lanes use it until they are stopped.
+  std::optional<DeviceLanes> streams_;
+  std::atomic<bool> failure_told_ = false;  // of streams_
+  std::vector<bool> fresh_;                 // by tensor: mapped in tier 0 for an op, and none has come to it yet
 };
 
 }  // namespace tencache

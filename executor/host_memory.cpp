@@ -120,6 +120,7 @@ void HostMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Place place, Map
   if (tier.files != nullptr) {
     if (!tier.files->has(tensor, begin)) take_slot(*tier.files, tensor, begin, bytes);
   } else {
+    if (!tier.stored.empty() && tier.stored.erase({tensor, begin}) != 0) return;
     if (faults_) faults_->next_room(place.tier, bytes);
     if (!tier.has(tensor)) give_addresses(tier, tensor, tiers_[0].memory->bytes(tensor));
     if (tier.raw_access && what == MappedFor::copy) {
@@ -152,6 +153,15 @@ void HostMemory::store_in_file(TensorId tensor, Bytes begin, Bytes bytes, TierId
   tiers_[tier].files->store_in_file(tensor, begin, bytes, std::move(file));
 }
 
+std::byte* HostMemory::room_to_store(TensorId tensor, Bytes begin, Bytes bytes, TierId at) {
+  TierStore& tier = tiers_[at];
+  TENCACHE_CHECK(at != 0 && tier.pages != nullptr);
+  if (tier.pages->addressed()) return nullptr;
+  map(tensor, begin, bytes, {at, 0}, MappedFor::op);
+  tier.stored.emplace(tensor, begin);
+  return tier.memory->address(tensor) + begin;
+}
+
 void HostMemory::create(TensorId tensor, Bytes bytes) {
   TENCACHE_CHECK(!tiers_[0].has(tensor));
   give_addresses(tiers_[0], tensor, bytes);
@@ -171,6 +181,7 @@ void HostMemory::retire(TensorId tensor) {
 
 void HostMemory::destroy(TensorId tensor) {
   for (TierStore& tier : tiers_) {
+    std::erase_if(tier.stored, [tensor](const auto& chunk) { return chunk.first == tensor; });
     if (tier.has(tensor)) {
       tier.memory->destroy(tensor);
       tier.tensors[tensor] = 0;
@@ -241,6 +252,33 @@ std::byte* HostMemory::memory_of(const CopyCommand& copy, Place place, bool stag
 std::vector<HostPiece> HostMemory::pieces_of(const CopyCommand& copy, Place place, bool staging) const {
   if (staging) return {{memory_of(copy, place, true), copy.bytes}};
   return tiers_[place.tier].pages->pieces(copy.tensor, copy.begin, copy.bytes);
+}
+
+void HostMemory::add_accesses(TensorId tensor, Bytes begin, Bytes bytes, TierId at, bool write,
+                              std::vector<MemoryAccess>& accesses) const {
+  const TierStore& tier = tiers_[at];
+  if (tier.memory == nullptr || !tier.has(tensor) || !tier.memory->mapped(tensor, begin)) return;
+  if (tier.pages == nullptr) {
+    accesses.push_back({tier.memory->address(tensor) + begin, bytes, write});
+    return;
+  }
+  // Files are read and written in whole pages.
+  for (const HostPiece& piece : tier.pages->pieces(tensor, begin, round_up(bytes, page_bytes))) {
+    accesses.push_back({piece.address, piece.bytes, write});
+  }
+}
+
+std::vector<MemoryAccess> HostMemory::accesses_of(const CopyCommand& copy) const {
+  std::vector<MemoryAccess> accesses;
+  for (const bool write : {false, true}) {
+    const Place& place = write ? copy.to : copy.from;
+    if (write ? copy.to_staging : copy.from_staging) {
+      accesses.push_back({memory_of(copy, place, true), round_up(copy.bytes, page_bytes), write});
+    } else {
+      add_accesses(copy.tensor, copy.begin, copy.bytes, place.tier, write, accesses);
+    }
+  }
+  return accesses;
 }
 
 CopyWork HostMemory::resolve(const CopyCommand& copy) {

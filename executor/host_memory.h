@@ -9,8 +9,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/fault_plan.h"
@@ -21,6 +23,7 @@
 #include "executor/arena_memory.h"
 #include "executor/chunk_memory.h"
 #include "executor/copy_lane.h"
+#include "executor/device_order.h"
 #include "executor/swap_file.h"
 
 namespace tencache {
@@ -83,10 +86,23 @@ class HostMemory {
   void retire(TensorId tensor);
   void destroy(TensorId tensor);
 
+  // As `move` in an arena, but that the content is the caller's to move.
+  ArenaMemory::Relocated relocate_in_arena(const MoveCommand& move) {
+    return tiers_[move.from.tier].arena->relocate(move.tensor, move.to.offset);
+  }
+  // Adds what a chunk occupies in a tier of memory, as copies of an accelerator find it; nothing where it is not mapped,
+  // and in tiers of files. Of a copy: of both ends.
+  void add_accesses(TensorId tensor, Bytes begin, Bytes bytes, TierId tier, bool write,
+                    std::vector<MemoryAccess>& accesses) const;
+  std::vector<MemoryAccess> accesses_of(const CopyCommand& copy) const;
+
   // Where the bytes of a copy come from and go to; a chunk that is written to a file gets its slot.
   CopyWork resolve(const CopyCommand& copy);
   // SwapFiles::store_in_file, in that tier: `map` finds the chunk there.
   void store_in_file(TensorId tensor, Bytes begin, Bytes bytes, TierId tier, std::shared_ptr<const SourceFile> file);
+  // Room for a chunk in CPU memory, to be filled by the host: `map` finds the chunk there. Null where the engine says
+  // where chunks lie.
+  std::byte* room_to_store(TensorId tensor, Bytes begin, Bytes bytes, TierId tier);
   // Writes a chunk that nothing else touches; `write` fills its bytes, wherever they go then.
   void fill(TensorId tensor, Bytes begin, Bytes bytes, TierId tier,
             const std::function<void(std::span<std::byte> content)>& write);
@@ -113,6 +129,7 @@ class HostMemory {
   bool on_accelerator(TierId tier) const { return tiers_[tier].memory != nullptr && tiers_[tier].pages == nullptr; }
   // Of an accelerator: tensors are packed there, and can be moved.
   bool arena(TierId tier) const { return tiers_[tier].arena != nullptr; }
+  ArenaMemory* arena() const { return tiers_[0].arena; }  // of tier 0; null: it is none
   // A line per tier, and the staging buffers'.
   std::string describe_tiers() const;
   std::string describe_staging() const { return staging_->describe(); }
@@ -126,6 +143,8 @@ class HostMemory {
     bool raw_access = false;            // what is copied in shows at the tensor's address when it is whole
     std::vector<std::uint8_t> tensors;  // by tensor: it has addresses; below the first tier, once it has a chunk there
     std::unique_ptr<SwapFiles> files;
+
+    std::set<std::pair<TensorId, Bytes>> stored;  // chunks that have room which the engine does not know of yet
 
     bool has(TensorId tensor) const { return tensor < tensors.size() && tensors[tensor] != 0; }
   };

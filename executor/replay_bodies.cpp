@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/check.h"
 #include "executor/clock.h"
@@ -86,6 +87,15 @@ class HostKernels final : public ReplayKernels {
 
 }  // namespace
 
+DeviceStream ReplayKernels::stream() const { TENCACHE_CHECK(false); }
+
+void ReplayKernels::start(std::span<const ReplayAccess> /*accesses*/, Nanoseconds /*duration_ns*/,
+                          const ReplayOptions& /*options*/) {
+  TENCACHE_CHECK(false);
+}
+
+Nanoseconds ReplayKernels::finish(std::span<ReplayAccess> /*accesses*/) { TENCACHE_CHECK(false); }
+
 ReplayBodies::ReplayBodies(const Trace& trace, ReplayOptions options, ReplayKernels* gpu)
     : trace_(trace),
       options_(options),
@@ -118,32 +128,76 @@ void ReplayBodies::count_check(OpIndex op, const ReplayAccess& access) {
                              std::to_string(access.version);
 }
 
-void ReplayBodies::run(std::uint8_t lane, OpIndex op, std::span<const Use> uses, HostMachine& machine) {
-  const TierId tier = machine.tier_of_lane(lane);
+std::vector<ReplayAccess> ReplayBodies::accesses_of(std::span<const Use> uses, const HostMachine& machine,
+                                                    TierId tier) const {
   std::vector<ReplayAccess> accesses;
   accesses.reserve(uses.size());
-  {
-    const MutexLock lock(mutex_);
-    for (const Use& use : uses) {
-      const std::span content(machine.address(use.tensor, tier), trace_.tensors[use.tensor].bytes);
-      accesses.push_back({use.tensor, versions_[use.tensor], content, use.read, use.write, unlimited});
-    }
+  for (const Use& use : uses) {
+    const std::span content(machine.address(use.tensor, tier), trace_.tensors[use.tensor].bytes);
+    accesses.push_back({use.tensor, versions_[use.tensor], content, use.read, use.write, unlimited});
   }
-  const auto duration_ns =
-      static_cast<Nanoseconds>(static_cast<double>(trace_.ops[op].duration_ns) * options_.duration_scale);
-  HostKernels host;
-  TENCACHE_CHECK(lane != 0 || gpu_ != nullptr || machine.accelerator() == nullptr);
-  ReplayKernels& kernels = lane == 0 && gpu_ != nullptr ? *gpu_ : host;
-  const Nanoseconds work_ns = kernels.run(accesses, duration_ns, options_);
-  const MutexLock lock(mutex_);
+  return accesses;
+}
+
+Nanoseconds ReplayBodies::duration_of(OpIndex op) const {
+  return static_cast<Nanoseconds>(static_cast<double>(trace_.ops[op].duration_ns) * options_.duration_scale);
+}
+
+void ReplayBodies::count(OpIndex op, std::span<const ReplayAccess> accesses, Nanoseconds work_ns) {
   for (const ReplayAccess& access : accesses) {
     if (access.read) count_check(op, access);
-    if (access.write) versions_[access.tensor] = access.version + 1;
   }
   counts_.ops++;
+  const Nanoseconds duration_ns = duration_of(op);
   if (work_ns <= duration_ns) return;
   counts_.late_ops++;
   counts_.late_ns += work_ns - duration_ns;
+}
+
+void ReplayBodies::run(std::uint8_t lane, OpIndex op, std::span<const Use> uses, HostMachine& machine) {
+  std::vector<ReplayAccess> accesses;
+  {
+    const MutexLock lock(mutex_);
+    accesses = accesses_of(uses, machine, machine.tier_of_lane(lane));
+  }
+  HostKernels host;
+  TENCACHE_CHECK(lane != 0 || gpu_ != nullptr || machine.accelerator() == nullptr);
+  ReplayKernels& kernels = lane == 0 && gpu_ != nullptr ? *gpu_ : host;
+  const Nanoseconds work_ns = kernels.run(accesses, duration_of(op), options_);
+  const MutexLock lock(mutex_);
+  for (const ReplayAccess& access : accesses) {
+    if (access.write) versions_[access.tensor] = access.version + 1;
+  }
+  count(op, accesses, work_ns);
+}
+
+std::optional<DeviceStream> ReplayBodies::stream() {
+  return gpu_ == nullptr ? std::nullopt : std::optional(gpu_->stream());
+}
+
+// Ops that come after it find what it has written.
+void ReplayBodies::launch(OpIndex op, std::span<const Use> uses, HostMachine& machine) {
+  std::vector<ReplayAccess> accesses;
+  {
+    const MutexLock lock(mutex_);
+    accesses = accesses_of(uses, machine, 0);
+  }
+  gpu_->start(accesses, duration_of(op), options_);
+  const MutexLock lock(mutex_);
+  for (const ReplayAccess& access : accesses) {
+    if (access.write) versions_[access.tensor] = access.version + 1;
+  }
+  launched_.push_back({op, std::move(accesses)});
+  counts_.most_ahead = std::max(counts_.most_ahead, launched_.size());
+}
+
+void ReplayBodies::over(OpIndex op) {
+  const MutexLock lock(mutex_);
+  Launched first = std::move(launched_.front());
+  launched_.pop_front();
+  TENCACHE_CHECK(first.op == op);
+  const Nanoseconds work_ns = gpu_->finish(first.accesses);
+  count(op, first.accesses, work_ns);
 }
 
 ReplayCounts ReplayBodies::counts() const {

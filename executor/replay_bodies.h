@@ -5,11 +5,14 @@
 // 64-bit stamp, the rest of it continues from there.
 #pragma once
 
+#include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/thread_annotations.h"
 #include "core/trace.h"
+#include "executor/device_streams.h"
 #include "executor/host_machine.h"
 
 namespace tencache {
@@ -30,6 +33,7 @@ struct ReplayCounts {
   std::uint64_t verified_tensors = 0;   // checked at least once
   std::uint64_t corrupted_tensors = 0;  // of them, wrong at least once
   std::string first_corruption;         // op, tensor and position
+  std::size_t most_ahead = 0;           // ops that were launched and not known to be over
 };
 
 // A tensor of an op that is replayed.
@@ -48,6 +52,12 @@ class ReplayKernels {
   // Checks what is read and writes what is written, one tensor after the other, then computes until `duration_ns` after
   // its start. Returns when all of it is over, with the time that checking and writing took.
   virtual Nanoseconds run(std::span<ReplayAccess> accesses, Nanoseconds duration_ns, const ReplayOptions& options) = 0;
+
+  // On an accelerator, in two: `start` gives the op to a stream, which others may make wait first; `finish` is the rest of
+  // `run`, of the first op that was started and not finished, once it is over. Each is one thread's at a time.
+  virtual DeviceStream stream() const;
+  virtual void start(std::span<const ReplayAccess> accesses, Nanoseconds duration_ns, const ReplayOptions& options);
+  virtual Nanoseconds finish(std::span<ReplayAccess> accesses);
 };
 
 class ReplayBodies final : public OpBodies {
@@ -57,6 +67,9 @@ class ReplayBodies final : public OpBodies {
   explicit ReplayBodies(const Trace& trace, ReplayOptions options = {}, ReplayKernels* gpu = nullptr);
 
   void run(std::uint8_t lane, OpIndex op, std::span<const Use> uses, HostMachine& machine) override;
+  std::optional<DeviceStream> stream() override;
+  void launch(OpIndex op, std::span<const Use> uses, HostMachine& machine) override;
+  void over(OpIndex op) override;
   void initialise(TensorId tensor, Bytes begin, std::span<std::byte> content) override;
 
   ReplayCounts counts() const;
@@ -64,6 +77,16 @@ class ReplayBodies final : public OpBodies {
   std::string summary() const;
 
  private:
+  // An op that was launched and is not over.
+  struct Launched {
+    OpIndex op = none;
+    std::vector<ReplayAccess> accesses;
+  };
+
+  std::vector<ReplayAccess> accesses_of(std::span<const Use> uses, const HostMachine& machine, TierId tier) const
+      TENCACHE_REQUIRES(mutex_);
+  Nanoseconds duration_of(OpIndex op) const;
+  void count(OpIndex op, std::span<const ReplayAccess> accesses, Nanoseconds work_ns) TENCACHE_REQUIRES(mutex_);
   void count_check(OpIndex op, const ReplayAccess& access) TENCACHE_REQUIRES(mutex_);
 
   const Trace& trace_;
@@ -71,6 +94,7 @@ class ReplayBodies final : public OpBodies {
   ReplayKernels* gpu_;
   mutable Mutex mutex_;
   std::vector<std::uint64_t> versions_ TENCACHE_GUARDED_BY(mutex_);
+  std::deque<Launched> launched_ TENCACHE_GUARDED_BY(mutex_);
   // By tensor: 0 not checked, 1 right, 2 wrong.
   std::vector<std::uint8_t> verdicts_ TENCACHE_GUARDED_BY(mutex_);
   ReplayCounts counts_ TENCACHE_GUARDED_BY(mutex_);

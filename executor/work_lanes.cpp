@@ -43,6 +43,7 @@ void WorkLanes::close() {
     arrived_.notify_all();
   }
   for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 Fence WorkLanes::enqueue(std::size_t at, LaneWork work, bool may_wait) {
@@ -50,7 +51,7 @@ Fence WorkLanes::enqueue(std::size_t at, LaneWork work, bool may_wait) {
   Lane& lane = *lanes_[at];
   Queued& queued = lane.queue.emplace_back();
   queued.work = std::move(work);
-  queued.fence = ++last_fence_;
+  queued.work.fence = queued.fence = ++last_fence_;
   queued.may_wait = may_wait;
   queued.ready_ns = now();
   if (!lane.copies) {
@@ -169,7 +170,46 @@ void WorkLanes::complete(Lane& lane, LaneOutcome outcome) {
     freed.ready_ns = completion.end_ns;
     if (--freed.blockers == 0) dependant->second.lane->wake.notify_one();
   }
+  if (over->second.observed) {
+    over->second.observed->end_ns = completion.end_ns;
+    completions_.push_back(*over->second.observed);
+  }
   pending_.erase(over);
+}
+
+Fence WorkLanes::expect() {
+  const MutexLock lock(mutex_);
+  ++expected_;
+  return ++last_fence_;
+}
+
+void WorkLanes::post(Completion completion, std::string message) {
+  const MutexLock lock(mutex_);
+  completion.end_ns = std::max(now(), completion.start_ns);
+  if (completion.status == CompletionStatus::failed) last_error_ = std::move(message);
+  const auto pending = pending_.find(completion.fence);
+  if (pending != pending_.end()) {
+    pending->second.observed = completion;
+    return;
+  }
+  if (completion.status != CompletionStatus::observed) --expected_;
+  completions_.push_back(completion);
+}
+
+void WorkLanes::nudge() {
+  const MutexLock lock(mutex_);
+  nudged_ = true;
+  arrived_.notify_all();
+}
+
+bool WorkLanes::stopped() const {
+  const MutexLock lock(mutex_);
+  return stopped_;
+}
+
+bool WorkLanes::busy() const {
+  const MutexLock lock(mutex_);
+  return !pending_.empty();
 }
 
 bool WorkLanes::take_completion(Completion& completion) {
@@ -181,15 +221,16 @@ bool WorkLanes::take_completion(Completion& completion) {
 
 bool WorkLanes::wait(Completion& completion) {
   MutexLock lock(mutex_);
-  while (!stopped_ && completions_.empty() && !pending_.empty()) arrived_.wait(lock);
+  while (!stopped_ && completions_.empty() && (!pending_.empty() || expected_ > 0)) arrived_.wait(lock);
   return take_completion(completion);
 }
 
 bool WorkLanes::await(std::chrono::nanoseconds limit) {
   const auto until = std::chrono::steady_clock::now() + limit;
   MutexLock lock(mutex_);
-  while (!stopped_ && completions_.empty() && arrived_.wait_until(lock, until)) {
+  while (!stopped_ && !nudged_ && completions_.empty() && arrived_.wait_until(lock, until)) {
   }
+  nudged_ = false;
   return !stopped_ && !completions_.empty();
 }
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -19,16 +20,19 @@
 #include "core/machine.h"
 #include "core/thread_annotations.h"
 #include "executor/copy_lane.h"
+#include "executor/device_order.h"
 
 namespace tencache {
 
 struct LaneWork {
   Tag tag = 0;
+  Fence fence = 0;  // set by WorkLanes
   CopyFault fault;
   std::string injected_failure;  // of the fault, in words
   CopyWork copy;                 // of lanes that copy
   OpCommand op;                  // of op lanes; its uses are in `uses`
   std::vector<Use> uses;
+  std::vector<SharedMark> after = {};  // of an accelerator's streams
 };
 
 struct LaneOutcome {
@@ -69,6 +73,21 @@ class WorkLanes {
   // False if there is none, and after `stop`.
   bool take(Completion& completion);
   void stop();
+  bool stopped() const;
+  // Cancels what is under way and waits for what runs; nothing is enqueued any more.
+  void close();
+  // A thread of a lane has work.
+  bool busy() const;
+
+  // ---- For who completes work without a lane.
+  // A fence, whose work counts as under way for `wait` until it completes.
+  Fence expect();
+  // It completes, at this moment, or is observed: behind its completion if that is yet to come. Wakes nobody. `message`:
+  // of a failure.
+  void post(Completion completion, std::string message = {});
+  // Ends an `await`.
+  void nudge();
+
   // So far; each has a completion in the end, whatever becomes of it.
   std::uint64_t submitted() const;
   Nanoseconds now() const;
@@ -106,9 +125,9 @@ class WorkLanes {
     Lane* lane = nullptr;
     Queued* queued = nullptr;
     std::vector<Fence> dependants;  // ops that wait for it
+    std::optional<Completion> observed = {};
   };
 
-  void close();
   void serve(Lane& lane);
   void wake(Lane& lane) TENCACHE_REQUIRES(mutex_);
   Lane* waiting() TENCACHE_REQUIRES(mutex_);
@@ -125,6 +144,8 @@ class WorkLanes {
   std::unordered_map<Fence, Pending> pending_ TENCACHE_GUARDED_BY(mutex_);
   Fence last_fence_ TENCACHE_GUARDED_BY(mutex_) = 0;
   std::string last_error_ TENCACHE_GUARDED_BY(mutex_);
+  std::size_t expected_ TENCACHE_GUARDED_BY(mutex_) = 0;  // without a lane
+  bool nudged_ TENCACHE_GUARDED_BY(mutex_) = false;
   bool stopped_ TENCACHE_GUARDED_BY(mutex_) = false;  // `wait` returns false
   bool closing_ TENCACHE_GUARDED_BY(mutex_) = false;  // the lanes end
   std::vector<std::thread> threads_;

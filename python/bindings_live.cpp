@@ -27,6 +27,12 @@ std::function<void()> fence_of(std::uintptr_t address) {
   };
 }
 
+std::function<DeviceStream()> stream_of(std::uintptr_t address) {
+  const auto stream = reinterpret_cast<DeviceStream (*)()>(address);
+  if (stream == nullptr) return {};
+  return stream;
+}
+
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 // `figures`: `live` of the answer, as JSON.
@@ -50,13 +56,15 @@ void bind_live(py::module_& module) {
                        const std::string& gpu_memory, const std::string& cpu_memory,
                        const std::vector<std::string>& limits, const std::vector<std::string>& directories,
                        const std::string& policy, const Settings& settings, std::uint64_t ranks,
-                       const std::string& faults) {
+                       const std::string& faults, const std::string& gpu_allocator, const std::string& run_ahead) {
              Scenario scenario;
              scenario.trace.file = program;
              scenario.machine.name = machine;
              scenario.machine.gpu_memory = gpu_memory;
              scenario.machine.cpu_memory = cpu_memory;
              scenario.machine.limits = limits;
+             scenario.machine.gpu_allocator = gpu_allocator;
+             scenario.machine.run_ahead = run_ahead;
              scenario.policy = {policy, settings};
              scenario.hardware.device = device == "cpu" ? "host" : device;
              scenario.faults = faults;
@@ -64,7 +72,7 @@ void bind_live(py::module_& module) {
            }),
            py::kw_only(), py::arg("program"), py::arg("device"), py::arg("machine"), py::arg("gpu_memory"),
            py::arg("cpu_memory"), py::arg("limits"), py::arg("directories"), py::arg("policy"), py::arg("settings"),
-           py::arg("ranks"), py::arg("faults"),
+           py::arg("ranks"), py::arg("faults"), py::arg("gpu_allocator") = "", py::arg("run_ahead") = "",
            "`device`: \"cpu\", or \"cuda\". `ranks`: how many processes of this computer share its CPU memory and "
            "disks. `faults`: a plan (docs/reliability.md) by which the run is disturbed, or empty.")
       .def_property_readonly(
@@ -86,21 +94,22 @@ void bind_live(py::module_& module) {
 
   py::class_<LiveRun>(module, "LiveRun", "A live runtime and its policy. Threads may call everything.")
       .def(py::init([](LiveSetting setting, bool pace, bool sleep, std::uintptr_t fence, const std::string& timeline,
-                       std::shared_ptr<LivePrediction> predicted) {
+                       std::shared_ptr<LivePrediction> predicted, std::uintptr_t stream) {
              const py::gil_scoped_release others_may_run;
              LiveRunOptions options{.pace = pace,
                                     .sleep = sleep,
                                     .fence = fence_of(fence),
+                                    .stream = stream_of(stream),
                                     .timeline = timeline,
                                     .predicted = std::move(predicted)};
              put_on_test_device(setting, options);
              return std::make_unique<LiveRun>(std::move(setting), std::move(options));
            }),
            py::arg("setting"), py::kw_only(), py::arg("pace"), py::arg("sleep"), py::arg("fence"), py::arg("timeline"),
-           py::arg("predicted"),
+           py::arg("predicted"), py::arg("stream") = 0,
            "`sleep`: the program may sleep (executor/live/live_sleep.h). `fence`: the address of a C function that "
-           "waits for the GPU and returns NULL, or why that failed; 0 without "
-           "one.")
+           "waits for the GPU and returns NULL, or why that failed, and `stream` of one that returns the calling thread's "
+           "stream there; 0 without one.")
       .def_property_readonly(
           "abi", [](LiveRun& run) { return reinterpret_cast<std::uintptr_t>(&run.runtime().abi()); },
           "The address of its table of functions (executor/live/live_abi.h).")

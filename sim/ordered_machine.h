@@ -75,7 +75,7 @@ class OrderedMachine final : public Machine {
  private:
   struct Access {
     std::size_t region = 0;
-    Extent extent;
+    ByteRange extent;
     bool write = false;
   };
   // Of a line, from its ticket until it is over.

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -36,9 +37,13 @@ def main():
         print("skipped: no clang++ here, which alone checks the annotations")
         return SKIPPED
 
+    generated = tempfile.TemporaryDirectory()  # stands in for what the build makes
+    with open(os.path.join(generated.name, "replay_kernels_ptx.inc"), "w", encoding="utf-8") as file:
+        file.write("const unsigned char replay_kernels_ptx[] = {0};\n")
+
     def check(name):
         return subprocess.run([clang, "-std=c++20", "-fsyntax-only", "-Wthread-safety", "-Werror=thread-safety", "-I.",
-                               name], cwd=ROOT, capture_output=True, text=True, check=False)
+                               "-I" + generated.name, name], cwd=ROOT, capture_output=True, text=True, check=False)
 
     names = annotated()
     if len(names) < 5:

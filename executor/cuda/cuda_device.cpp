@@ -12,6 +12,7 @@
 #include "executor/cuda/cuda_arena.h"
 #include "executor/cuda/cuda_backend.h"
 #include "executor/cuda/cuda_memory.h"
+#include "executor/cuda/cuda_streams.h"
 #include "executor/order_site.h"
 #include "executor/replay_bodies.h"
 
@@ -32,8 +33,11 @@ CUdeviceptr pointer(const std::byte* memory) { return reinterpret_cast<CUdevicep
 
 class CudaCopyEngine final : public CopyEngine {
  public:
-  explicit CudaCopyEngine(CudaDevice& device) : device_(device), driver_(device.driver()) {
+  // On a stream of its own, or on another's, which it waits for only when asked to.
+  CudaCopyEngine(CudaDevice& device, std::optional<CUstream> stream)
+      : device_(device), driver_(device.driver()), stream_(stream.value_or(nullptr)), own_(!stream) {
     device_.bind();
+    if (!own_) return;
     check_cuda(driver_, driver_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "making a stream for copies");
   }
   ~CudaCopyEngine() override {
@@ -41,7 +45,7 @@ class CudaCopyEngine final : public CopyEngine {
     if (!under_way_.empty()) TENCACHE_ORDER_SITE("wait", driver_.cuStreamSynchronize(stream_));
     for (const CUevent event : under_way_) driver_.cuEventDestroy(event);
     for (const CUevent event : spare_) driver_.cuEventDestroy(event);
-    driver_.cuStreamDestroy(stream_);
+    if (own_) driver_.cuStreamDestroy(stream_);
     if (buffer_ != 0) driver_.cuMemFree(buffer_);
   }
   CudaCopyEngine(const CudaCopyEngine&) = delete;
@@ -51,12 +55,14 @@ class CudaCopyEngine final : public CopyEngine {
   void download(std::span<const DeviceCopy> copies) override { start(copies, false); }
   void move(const std::byte* from, std::byte* to, Bytes bytes) override {
     device_.bind();
+    if (!own_) return check_cuda(driver_, give_move(pointer(from), pointer(to), bytes), "a copy within the GPU");
     CUresult given = CUDA_SUCCESS, marked = CUDA_SUCCESS;
     TENCACHE_ORDER_PAIR("copy, event", given = give_move(pointer(from), pointer(to), bytes), marked = mark());
     check_started(given, marked, "a copy within the GPU");
   }
   void wait(std::size_t left) override {
     device_.bind();
+    TENCACHE_CHECK(own_);
     while (TENCACHE_ORDER_SITE("guard", under_way_.size() > left)) {
       const CUevent first = under_way_.front();
       under_way_.pop_front();
@@ -70,6 +76,7 @@ class CudaCopyEngine final : public CopyEngine {
   void start(std::span<const DeviceCopy> copies, bool up) {
     TENCACHE_CHECK(!copies.empty());
     device_.bind();
+    if (!own_) return check_cuda(driver_, give(copies, up), up ? "a copy to the GPU" : "a copy from the GPU");
     CUresult given = CUDA_SUCCESS, marked = CUDA_SUCCESS;
     TENCACHE_ORDER_PAIR("copy, event", given = give(copies, up), marked = mark());
     check_started(given, marked, up ? "a copy to the GPU" : "a copy from the GPU");
@@ -176,6 +183,7 @@ class CudaCopyEngine final : public CopyEngine {
   CudaDevice& device_;
   const CudaDriver& driver_;
   CUstream stream_ = nullptr;
+  const bool own_;
   std::deque<CUevent> under_way_, spare_;
   std::vector<CUdeviceptr> to_, from_;  // of a batch
   std::vector<std::size_t> sizes_;
@@ -304,7 +312,12 @@ void CudaDevice::unpin(std::byte* host) noexcept {
   if (try_bind()) driver_.cuMemHostUnregister(host);
 }
 
-std::unique_ptr<CopyEngine> CudaDevice::copy_engine() { return std::make_unique<CudaCopyEngine>(*this); }
+std::unique_ptr<CopyEngine> make_copy_engine(CudaDevice& device, std::optional<CUstream> stream) {
+  return std::make_unique<CudaCopyEngine>(device, stream);
+}
+
+std::unique_ptr<CopyEngine> CudaDevice::copy_engine() { return make_copy_engine(*this, std::nullopt); }
+std::shared_ptr<DeviceStreams> CudaDevice::streams() { return std::make_shared<CudaStreams>(*this); }
 
 std::unique_ptr<DirectFiles> CudaDevice::direct_files(std::string& reason) {
   bind();

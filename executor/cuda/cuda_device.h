@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "executor/accelerator.h"
@@ -34,6 +35,7 @@ class CudaDevice final : public Accelerator {
   bool pin(std::byte* host, Bytes bytes, std::string& reason) override;
   void unpin(std::byte* host) noexcept override;
   std::unique_ptr<CopyEngine> copy_engine() override;
+  std::shared_ptr<DeviceStreams> streams() override;
   std::unique_ptr<DirectFiles> direct_files(std::string& reason) override;
   std::unique_ptr<ReplayKernels> replay_kernels() override;
 
@@ -61,6 +63,8 @@ class CudaDevice final : public Accelerator {
   std::atomic<bool> pin_refused_ = false;
 };
 
+// Copies on that stream, which nobody waits for here and which outlives them, or on one of their own (none).
+std::unique_ptr<CopyEngine> make_copy_engine(CudaDevice& device, std::optional<CUstream> stream);
 // cuda_replay_kernels.cpp. The device outlives them.
 std::unique_ptr<ReplayKernels> make_replay_kernels(CudaDevice& device);
 

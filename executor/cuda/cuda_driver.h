@@ -44,6 +44,9 @@
   X(cuEventDestroy)                \
   X(cuEventRecord)                 \
   X(cuEventSynchronize)            \
+  X(cuEventQuery)                  \
+  X(cuEventElapsedTime)            \
+  X(cuStreamWaitEvent)             \
   X(cuModuleLoadData)              \
   X(cuModuleUnload)                \
   X(cuModuleGetFunction)           \

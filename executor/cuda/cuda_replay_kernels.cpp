@@ -1,9 +1,13 @@
 #include <algorithm>
+#include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/check.h"
 #include "core/error.h"
+#include "core/thread_annotations.h"
+#include "executor/chunk_memory.h"
 #include "executor/cuda/cuda_device.h"
 #include "executor/cuda/replay_kernels.h"
 #include "executor/order_site.h"
@@ -77,6 +81,58 @@ class CudaKernels {
   CUstream stream_ = nullptr;
 };
 
+// What an op reports: a Report and a word for each access, in the device's memory and, when it is over, in the host's.
+class OpReport {
+ public:
+  // The device outlives it.
+  explicit OpReport(CudaDevice& device) : device_(device), driver_(device.driver()) {}
+  ~OpReport() {
+    if (pinned_) device_.unpin(host_.get());
+    if (memory_ != 0 && device_.try_bind()) driver_.cuMemFree(memory_);
+  }
+  OpReport(const OpReport&) = delete;
+  OpReport& operator=(const OpReport&) = delete;
+
+  // Nothing is under way. `pinned`: the host's is page-locked where that is allowed.
+  void make_room(std::size_t accesses, bool pinned) {
+    words_ = header_words + accesses;
+    if (room_words_ >= words_) return;
+    if (pinned_) device_.unpin(host_.get());
+    if (memory_ != 0) driver_.cuMemFree(memory_);
+    memory_ = 0;
+    room_words_ = 0;
+    pinned_ = false;
+    const Bytes room = round_up(2 * words_ * sizeof(std::uint64_t), page_bytes);
+    check_cuda(driver_, driver_.cuMemAlloc(&memory_, room), "memory for reports");
+    host_ = aligned_buffer(room, std::byte{0});
+    std::string reason;  // copies are slower then
+    pinned_ = pinned && device_.pin(host_.get(), room, reason);
+    room_words_ = room / sizeof(std::uint64_t);
+  }
+  const CUdeviceptr& memory() const { return memory_; }
+  CUdeviceptr wrong_at(std::size_t access) const { return memory_ + (header_words + access) * sizeof(std::uint64_t); }
+  void* host() { return host_.get(); }
+  std::size_t bytes() const { return words_ * sizeof(std::uint64_t); }
+
+  // Says where accesses were wrong; returns how long checking and writing took.
+  Nanoseconds read(std::span<ReplayAccess> accesses) const {
+    const auto* words = reinterpret_cast<const std::uint64_t*>(host_.get());
+    for (std::size_t i = 0; i < accesses.size(); i++) {
+      const std::uint64_t word = words[header_words + i];
+      accesses[i].wrong_at = word == ~std::uint64_t{0} ? unlimited : word / page_bytes * page_bytes;
+    }
+    return static_cast<Nanoseconds>(words[1]);
+  }
+
+ private:
+  CudaDevice& device_;
+  const CudaDriver& driver_;
+  CUdeviceptr memory_ = 0;
+  AlignedBuffer host_;
+  bool pinned_ = false;
+  std::size_t words_ = 0, room_words_ = 0;
+};
+
 // Kernels that check and write the patterns, and one that is busy for the recorded duration. `run` returns when their
 // stream is done.
 class CudaReplayKernels final : public ReplayKernels {
@@ -88,47 +144,63 @@ class CudaReplayKernels final : public ReplayKernels {
         begin_(kernels_.find("tencache_replay_begin")),
         write_(kernels_.find("tencache_replay_write")),
         check_(kernels_.find("tencache_replay_check")),
-        compute_(kernels_.find("tencache_replay_compute")) {}
-  ~CudaReplayKernels() override {
-    if (report_ != 0 && device_.try_bind()) driver_.cuMemFree(report_);
-  }
+        compute_(kernels_.find("tencache_replay_compute")),
+        report_(device) {}
   CudaReplayKernels(const CudaReplayKernels&) = delete;
   CudaReplayKernels& operator=(const CudaReplayKernels&) = delete;
 
   Nanoseconds run(std::span<ReplayAccess> accesses, Nanoseconds duration_ns, const ReplayOptions& options) override {
     device_.bind();
-    make_room(accesses.size());
+    report_.make_room(accesses.size(), false);
+    launch(accesses, duration_ns, options, report_);
+    kernels_.finish();
+    return report_.read(accesses);
+  }
+
+  DeviceStream stream() const override { return kernels_.stream(); }
+
+  void start(std::span<const ReplayAccess> accesses, Nanoseconds duration_ns, const ReplayOptions& options) override {
+    device_.bind();
+    std::unique_ptr<OpReport> report = spare_report();
+    report->make_room(accesses.size(), true);
+    launch(accesses, duration_ns, options, *report);
+    const MutexLock lock(mutex_);
+    started_.push_back(std::move(report));
+  }
+
+  Nanoseconds finish(std::span<ReplayAccess> accesses) override {
+    const MutexLock lock(mutex_);
+    TENCACHE_CHECK(!started_.empty());
+    spare_.push_back(std::move(started_.front()));
+    started_.pop_front();
+    return spare_.back()->read(accesses);
+  }
+
+ private:
+  std::unique_ptr<OpReport> spare_report() {
+    const MutexLock lock(mutex_);
+    if (spare_.empty()) return std::make_unique<OpReport>(device_);
+    std::unique_ptr<OpReport> report = std::move(spare_.back());
+    spare_.pop_back();
+    return report;
+  }
+
+  void launch(std::span<const ReplayAccess> accesses, Nanoseconds duration_ns, const ReplayOptions& options,
+              OpReport& report) {
     try {
-      start(accesses, duration_ns, options);
+      give(accesses, duration_ns, options, report);
     } catch (...) {
       kernels_.settle();  // what was launched before touches memory that the caller may unmap now
       throw;
     }
-    kernels_.finish();
-    for (std::size_t i = 0; i < accesses.size(); i++) {
-      const std::uint64_t word = host_report_[header_words + i];
-      accesses[i].wrong_at = word == ~std::uint64_t{0} ? unlimited : word / page_bytes * page_bytes;
-    }
-    return static_cast<Nanoseconds>(host_report_[1]);
   }
 
- private:
-  void make_room(std::size_t accesses) {
-    host_report_.resize(header_words + accesses);
-    if (report_words_ >= host_report_.size()) return;
-    if (report_ != 0) driver_.cuMemFree(report_);
-    report_ = 0;
-    report_words_ = 0;
-    const std::size_t words = 2 * host_report_.size();
-    check_cuda(driver_, driver_.cuMemAlloc(&report_, words * sizeof(std::uint64_t)), "memory for reports");
-    report_words_ = words;
-  }
-
-  void start(std::span<const ReplayAccess> accesses, Nanoseconds duration_ns, const ReplayOptions& options) {
-    const std::size_t report_bytes = host_report_.size() * sizeof(std::uint64_t);
-    void* report_only[] = {&report_};
+  void give(std::span<const ReplayAccess> accesses, Nanoseconds duration_ns, const ReplayOptions& options,
+            OpReport& report) {
+    CUdeviceptr memory = report.memory();
+    void* report_only[] = {&memory};
     TENCACHE_ORDER_PAIR("fill, kernel",
-                        check_cuda(driver_, driver_.cuMemsetD8Async(report_, 0xff, report_bytes, kernels_.stream()),
+                        check_cuda(driver_, driver_.cuMemsetD8Async(memory, 0xff, report.bytes(), kernels_.stream()),
                                    "clearing a report"),
                         kernels_.launch_one(begin_, report_only));
     for (std::size_t i = 0; i < accesses.size(); i++) {
@@ -139,7 +211,7 @@ class CudaReplayKernels final : public ReplayKernels {
       if (access.read) {
         std::uint64_t seed = replay_pattern::seed(access.tensor, access.version);
         std::uint64_t step = options.check_everything ? 1 : replay_pattern::words_a_page;
-        CUdeviceptr wrong_at = report_ + (header_words + i) * sizeof(std::uint64_t);
+        CUdeviceptr wrong_at = report.wrong_at(i);
         void* parameters[] = {&seed, &content, &bytes, &step, &wrong_at};
         kernels_.launch(check_, words / step + 1, parameters);
       }
@@ -151,10 +223,10 @@ class CudaReplayKernels final : public ReplayKernels {
       }
     }
     std::uint64_t duration = static_cast<std::uint64_t>(std::max<Nanoseconds>(duration_ns, 0));
-    void* parameters[] = {&report_, &duration};
+    void* parameters[] = {&memory, &duration};
     TENCACHE_ORDER_PAIR(
         "kernel, copy", kernels_.launch_one(compute_, parameters),
-        check_cuda(driver_, driver_.cuMemcpyDtoHAsync(host_report_.data(), report_, report_bytes, kernels_.stream()),
+        check_cuda(driver_, driver_.cuMemcpyDtoHAsync(report.host(), memory, report.bytes(), kernels_.stream()),
                    "an op's report"));
   }
 
@@ -162,9 +234,10 @@ class CudaReplayKernels final : public ReplayKernels {
   const CudaDriver& driver_;
   CudaKernels kernels_;
   CUfunction begin_, write_, check_, compute_;
-  CUdeviceptr report_ = 0;  // a Report and a word for each access
-  std::size_t report_words_ = 0;
-  std::vector<std::uint64_t> host_report_;
+  OpReport report_;  // of `run`
+  Mutex mutex_;
+  std::deque<std::unique_ptr<OpReport>> started_ TENCACHE_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<OpReport>> spare_ TENCACHE_GUARDED_BY(mutex_);
 };
 
 }  // namespace

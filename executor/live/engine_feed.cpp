@@ -19,6 +19,7 @@ EngineFeed::EngineFeed(const MachineSpec& spec, Policy& policy, HostMachineOptio
     : timeline_(engine.timeline), handled_(std::move(handled)) {
   if (machine.addressed.empty()) machine.addressed = addressed_tiers(spec, policy.layout(spec, nullptr));
   machine_ = std::make_unique<HostMachine>(spec, bodies, std::move(machine));
+  ordered_ = machine_->completes() == Completes::ordered;
   engine_ = std::make_unique<Engine>(spec, *machine_, policy, nullptr, std::move(engine));
   thread_ = std::thread([this] { feed(); });
 }
@@ -49,10 +50,19 @@ void EngineFeed::feed() {
   }
 }
 
+bool EngineFeed::take(Completion& completion) {
+  try {
+    return machine_->take(completion);
+  } catch (...) {
+    fail(std::current_exception());
+    return false;
+  }
+}
+
 // All that there are, in order: nobody takes one without the mutex.
 void EngineFeed::take_completions() {
-  for (Completion completion; machine_->take(completion);) {
-    ++completions_;
+  for (Completion completion; take(completion);) {
+    if (completion.status != CompletionStatus::observed) ++completions_;
     const std::size_t before = timeline_ != nullptr ? timeline_->spans.size() : 0;
     try {
       if (failure_ != nullptr) continue;

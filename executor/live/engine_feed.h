@@ -54,6 +54,7 @@ class EngineFeed {
       fail(std::current_exception());
       throw;
     }
+    if (ordered_) take_completions();  // what was handed over is complete: nobody has to wake up for it
   }
   // Who waits for what it tells the engine: while it lives, small copies are left for `help`, which makes one on this
   // thread and tells the engine. False if there is none; all others are made by threads of the machine.
@@ -103,11 +104,13 @@ class EngineFeed {
  private:
   void feed();
   void take_completions() TENCACHE_REQUIRES(mutex);
+  bool take(Completion& completion) TENCACHE_REQUIRES(mutex);
 
   std::unique_ptr<HostMachine> machine_;
   std::unique_ptr<Engine> engine_;  // called holding the mutex only
   Timeline* timeline_;
   Handled handled_;
+  bool ordered_ = false;                                      // the machine's completions promise order
   std::uint64_t completions_ TENCACHE_GUARDED_BY(mutex) = 0;  // taken so far
   std::exception_ptr failure_ TENCACHE_GUARDED_BY(mutex);
   Nanoseconds moment_ns_ TENCACHE_GUARDED_BY(mutex) = -1;  // -1: not looked at yet

@@ -63,8 +63,12 @@ uint32_t name_id(void* runtime, const char* text, size_t bytes) { return of(runt
 
 int begin_op(void* runtime, uint32_t name, tencache_use* uses, size_t count, uint64_t part_bytes) {
   const int status = guarded([&] { of(runtime).begin_op(NameId{name}, Uses(uses, count), part_bytes); });
-  if (of(runtime).abi().moves != 0) {
-    for (tencache_use& use : std::span(uses, count)) use.address = of(runtime).address(use.tensor);
+  const tencache_live& live = of(runtime).abi();
+  if (live.moves != 0) {
+    const bool lies = status == tencache_ok || live.on_accelerator == 0;
+    for (tencache_use& use : std::span(uses, count)) {
+      use.address = lies ? of(runtime).address(use.tensor) : nullptr;
+    }
   }
   return status;
 }
@@ -75,7 +79,9 @@ int end_op(void* runtime, int linger) {
 
 int allocate(void* runtime, uint64_t bytes, int inside_op, tencache_storage* storage) {
   return guarded([&] {
-    const LiveRuntime::Storage made = of(runtime).allocate(bytes, inside_op != 0);
+    const tencache_live& live = of(runtime).abi();
+    const bool kept = inside_op == 0 && live.moves != 0 && live.on_accelerator != 0;
+    const LiveRuntime::Storage made = of(runtime).allocate(bytes, inside_op != 0, kept);
     *storage = {made.tensor, made.address};
   });
 }
@@ -93,6 +99,10 @@ void release(void* runtime, uint32_t tensor) { of(runtime).release(tensor); }
 
 int keep(void* runtime, const uint32_t* tensors, size_t count) {
   return guarded([&] { of(runtime).keep({tensors, count}); });
+}
+
+int unkeep(void* runtime, const uint32_t* tensors, size_t count) {
+  return guarded([&] { of(runtime).unkeep({tensors, count}); });
 }
 
 int announce_write(void* runtime, const uint32_t* tensors, size_t count) {
@@ -128,6 +138,18 @@ int lend(void* runtime, const tencache_use* uses, size_t count, int comes_back) 
 void take_back(void* runtime, const tencache_use* uses, size_t count, int comes_back) {
   of(runtime).take_back(Uses(uses, count), comes_back != 0);
 }
+
+void* address(void* runtime, uint32_t tensor) { return of(runtime).address(tensor); }
+
+size_t take_left(void* runtime, tencache_storage* left, size_t room) {
+  const std::vector<LiveRuntime::Storage> taken = of(runtime).take_left(room);
+  std::ranges::transform(taken, left, [](const LiveRuntime::Storage& one) {
+    return tencache_storage{one.tensor, one.address};
+  });
+  return taken.size();
+}
+
+void* guard(void* runtime) { return of(runtime).guard(); }
 
 int expose(void* runtime, uint32_t tensor) {
   return guarded([&] {
@@ -180,6 +202,18 @@ int stay_awake(void* runtime) {
   return guarded([&] { of(runtime).stay_awake(); });
 }
 
+int upload(void* runtime, void* device, const void* from, uint64_t bytes, void* stream) {
+  return guarded(
+      [&] { of(runtime).upload(static_cast<std::byte*>(device), static_cast<const std::byte*>(from), bytes, stream); });
+}
+
+int store(void* runtime, uint64_t bytes, const void* from, tencache_storage* storage) {
+  return guarded([&] {
+    const LiveRuntime::Storage made = of(runtime).store(bytes, static_cast<const std::byte*>(from));
+    *storage = {made.tensor, made.address};
+  });
+}
+
 const char* message() { return failure_message.c_str(); }
 
 // Of the GPU tier: one op on lists of tensors needs all of its group at once.
@@ -197,6 +231,7 @@ Bytes task_bytes(const MachineSpec& spec) {
 tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_accelerator, bool moves) {
   return {.abi = tencache_live_abi,
           .on_accelerator = on_accelerator ? 1u : 0u,
+          .cuda_tensors = on_accelerator ? 1u : 0u,
           .moves = moves ? 1u : 0u,
           .group_bytes = spec.tiers.front().capacity / groups_in_memory,
           .task_bytes = task_bytes(spec),
@@ -208,18 +243,24 @@ tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_ac
           .store_in_file = store_in_file,
           .release = release,
           .keep = keep,
+          .unkeep = unkeep,
           .announce_write = announce_write,
           .mark = mark,
           .pin = pin,
           .unpin = unpin,
           .lend = lend,
           .take_back = take_back,
+          .address = address,
+          .take_left = take_left,
+          .guard = guard,
           .expose = expose,
           .expose_all = expose_all,
           .run_tasks = run_tasks,
           .set_close_listener = set_close_listener,
           .set_sleep_listener = set_sleep_listener,
           .stay_awake = stay_awake,
+          .upload = upload,
+          .store = store,
           .message = message};
 }
 

@@ -22,6 +22,12 @@ bool moves_tensors(const MachineSpec& spec, const LiveOptions& options) {
   return arena || options.relocates != nullptr;
 }
 
+TouchServer::Exposure exposure_of(const LiveOptions& options) {
+  using enum TouchServer::Exposure;
+  if (options.machine.accelerator != nullptr) return pins;
+  return options.machine.raw_access ? protects : nothing;
+}
+
 // The first one; no_tier: none is.
 TierId tier_of_files(const MachineSpec& spec) {
   for (TierId tier = 0; tier < spec.tiers.size(); ++tier) {
@@ -30,25 +36,36 @@ TierId tier_of_files(const MachineSpec& spec) {
   return no_tier;
 }
 
+MachineSpec spec_of(const MachineSpec& spec, const LiveOptions& options) {
+  MachineSpec real = with_real_pages(spec, options.machine.accelerator.get());
+  if (!options.stream) real.run_ahead.ops = 0;
+  return real;
+}
+
 }  // namespace
 
 // ---- Beginning and end ----------------------------------------------------------------------------------------------
 
 LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions options)
-    : spec_(with_real_pages(spec, options.machine.accelerator.get())),
+    : spec_(spec_of(spec, options)),
       options_(std::move(options)),
       abi_(interposed(options_,
                       live_abi(*this, spec_, options_.machine.accelerator != nullptr, moves_tensors(spec_, options_)))),
       device_(options_.fence),
+      streams_(options_.stream),
       labels_(options_.engine.timeline),
       gate_(
-          feed_, follower_, tensors_, device_, [this]() TENCACHE_REQUIRES(feed_.mutex) { hear_of_frees(); },
+          feed_, follower_, tensors_, device_, streams_, [this]() TENCACHE_REQUIRES(feed_.mutex) { hear_of_frees(); },
           [this]() TENCACHE_REQUIRES(feed_.mutex) { wake_up(); }),
       tasks_(spec_, policy, feed_, gate_, follower_),
-      touch_(feed_, gate_, tasks_, options_.machine.raw_access),
+      touch_(feed_, gate_, tasks_, tensors_, exposure_of(options_)),
       sleep_(feed_, gate_, follower_, tensors_, touch_, may_sleep()),
       feed_(spec_, policy, options_.machine, engine_options(), tasks_.bodies(),
             [this](std::span<Span> added) TENCACHE_REQUIRES(feed_.mutex) { completion_handled(added); }) {
+  const MutexLock lock(feed_.mutex);
+  streams_.follow(feed_.machine());
+  ordered_ = streams_.ordered();
+  if (options_.machine.accelerator != nullptr) loader_.emplace(*options_.machine.accelerator, options_.loader);
   gate_.pause(feed_.now());
 }
 
@@ -80,6 +97,11 @@ LiveRuntime::~LiveRuntime() {
       labels_.label();
     } catch (...) {  // said before, by the call that failed; or tasks for which there is no room
     }
+    try {
+      if (ordered_) TENCACHE_ORDER_SITE("wait", device_.await_everything());
+    } catch (...) {  // nothing runs any more
+    }
+    streams_.forget_times();
     for (const TensorId tensor : tensors_.all()) {
       ++lost;
       lost_bytes += feed_.engine().memory().bytes(tensor);
@@ -126,6 +148,10 @@ void LiveRuntime::free_unused() {
   const std::vector<TensorId> kept = tasks_.take_kept();
   heard_.insert(heard_.begin(), kept.begin(), kept.end());
   TENCACHE_ORDER_SITE("wait", gate_.await_device());
+  const auto used_unsaid = [this](TensorId tensor) TENCACHE_REQUIRES(feed_.mutex) {
+    return touch_.pinned(tensor) || tensors_.stays(tensor);
+  };
+  if (std::ranges::any_of(heard_, used_unsaid)) await_everything();
   const Nanoseconds now = feed_.moment();
   for (const TensorId tensor : heard_) {
     if (feed_.failure() != nullptr) {
@@ -149,6 +175,14 @@ void LiveRuntime::free_unused() {
   }
 }
 
+void LiveRuntime::await_everything() {
+  try {
+    TENCACHE_ORDER_SITE("wait", device_.await_everything());
+  } catch (...) {
+    feed_.fail(std::current_exception());
+  }
+}
+
 // ---- What the program announces -------------------------------------------------------------------------------------
 
 void LiveRuntime::iteration_boundary() {
@@ -159,6 +193,7 @@ void LiveRuntime::iteration_boundary() {
   if (!gate_.asleep()) turn.emplace(gate_, lock);
   if (follower_.records_next()) tasks_.finish(lock);  // its frees are not the step's
   tasks_.take_results();
+  gate_.take_times();
   const Nanoseconds at = feed_.now();
   const StepFollower::Signal signal = follower_.iteration_boundary();
   if (signal == StepFollower::Signal::deviated) feed_.tell([at](Engine& engine) { engine.schedule_deviated(at); });
@@ -268,8 +303,11 @@ NameId LiveRuntime::name_id(std::string_view text) {
 }
 
 void LiveRuntime::begin_op(NameId name, std::span<const Use> uses, Bytes part_bytes) {
+  Nanoseconds waited_ns = 0;
+  if (ordered_) waited_ns = TENCACHE_ORDER_SITE("guard", feed_.machine().await_window());
   MutexLock lock(feed_.mutex);
   gate_.enter();
+  gate_.has_waited(waited_ns);
   OpGate::Turn turn(gate_, lock);
   if (options_.settle || options_.relocates) {
     gate_.wait_until(lock, [this]() TENCACHE_REQUIRES(feed_.mutex) { return feed_.idle(); });
@@ -285,12 +323,14 @@ void LiveRuntime::end_op(bool linger) {
     return OpGate::Turn(gate_).linger();
   }
   std::exception_ptr device_failure;
-  try {
-    TENCACHE_ORDER_SITE("wait", device_.await());  // not holding the mutex: completions go on being heard
-  } catch (...) {
-    device_failure = std::current_exception();
+  if (!ordered_) {
+    try {
+      TENCACHE_ORDER_SITE("wait", device_.await());  // not holding the mutex: completions go on being heard
+    } catch (...) {
+      device_failure = std::current_exception();
+    }
+    device_.over();
   }
-  device_.over();
   const MutexLock lock(feed_.mutex);
   const OpGate::Turn turn(gate_);
   feed_.new_moment();
@@ -331,7 +371,7 @@ LiveRuntime::Storage LiveRuntime::allocate_asleep(Bytes bytes) {
   return {};
 }
 
-LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
+LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op, bool kept) {
   MutexLock lock(feed_.mutex);
   if (gate_.asleep()) {
     hear_of_frees();
@@ -353,6 +393,7 @@ LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
       if (feed_.failure() == nullptr) gate_.end();
       throw;
     }
+    if (kept && tensors_.keep(tensor)) feed_.engine().pin(tensor);
     turn.linger();
   }
   if (sleep_.woke()) touch_.expose_to_unannounced(tensor);
@@ -384,6 +425,45 @@ LiveRuntime::Storage LiveRuntime::store_in_file(Bytes bytes, SourceFile file) {
   return {tensor, feed_.machine().address(tensor, 0)};
 }
 
+void LiveRuntime::upload(std::byte* device, const std::byte* from, Bytes bytes, DeviceStream stream) {
+  TENCACHE_CHECK(loader_.has_value());
+  loader_->upload(stream, device, from, bytes);
+}
+
+LiveRuntime::Storage LiveRuntime::store(Bytes bytes, const std::byte* from) {
+  MutexLock lock(feed_.mutex);
+  gate_.enter();
+  const TierId tier = spec_.tier_of(Device::cpu);
+  if (tier == no_tier || !loader_) return {none, nullptr};
+  const TensorId tensor = create(bytes, feed_.now());
+  const Residency& memory = feed_.engine().memory();
+  Bytes gpu_room = 0, room = 0;
+  for (const ChunkId chunk : memory.chunks_of(tensor)) {
+    gpu_room += memory.footprint(chunk, 0);
+    room += memory.footprint(chunk, tier);
+  }
+  bool stored = gpu_room > memory.free(0) && room <= memory.free(tier);
+  try {
+    for (const ChunkId chunk : memory.chunks_of(tensor)) {
+      if (!stored) break;
+      const Bytes begin = memory.begin_of(chunk), part = memory.bytes_of(chunk);
+      std::byte* to = feed_.machine().room_to_store(tensor, begin, part, tier);
+      stored = to != nullptr;
+      if (stored) loader_->copy(to, from + begin, part);
+    }
+  } catch (...) {
+    destroy(tensor, feed_.now());
+    throw;
+  }
+  if (!stored) {
+    destroy(tensor, feed_.now());
+    return {none, nullptr};
+  }
+  feed_.tell([&](Engine& engine) { engine.stored(tensor, tier, feed_.now()); });
+  touch_.born(lock, tensor);
+  return {tensor, feed_.machine().address(tensor, 0)};
+}
+
 void LiveRuntime::pin(std::span<const TensorId> tensors, bool written) {
   std::vector<Use> uses;
   for (const TensorId tensor : tensors) {
@@ -394,6 +474,10 @@ void LiveRuntime::pin(std::span<const TensorId> tensors, bool written) {
   gate_.enter();
   const OpGate::Turn turn(gate_, lock);
   start_op(lock, follower_.names().intern("pin"), uses);
+  if (ordered_) {
+    TENCACHE_ORDER_SITE("wait", feed_.machine().await_uses(uses));
+    TENCACHE_ORDER_SITE("wait", await_everything());
+  }
   for (const TensorId tensor : tensors) feed_.engine().pin(tensor, written);
   gate_.end();
 }
@@ -473,6 +557,33 @@ void LiveRuntime::keep(std::span<const TensorId> tensors) {
   for (const TensorId tensor : tensors) {
     if (tensors_.keep(tensor)) feed_.engine().pin(tensor);
   }
+}
+
+void LiveRuntime::unkeep(std::span<const TensorId> tensors) {
+  const MutexLock lock(feed_.mutex);
+  if (feed_.failure() != nullptr) return;
+  for (const TensorId tensor : tensors) {
+    if (!tensors_.let_go(tensor)) continue;
+    if (ordered_) TENCACHE_ORDER_SITE("table", feed_.machine().after_any_use(tensor));  // ops that did not say so
+    feed_.engine().unpin(tensor);
+  }
+}
+
+std::vector<LiveRuntime::Storage> LiveRuntime::take_left(std::size_t most) {
+  HostMachine& machine = feed_.machine();
+  if (!machine.any_left()) return {};
+  const MutexLock lock(feed_.mutex);
+  const Residency& memory = feed_.engine().memory();
+  std::vector<Storage> left;
+  for (const TensorId tensor : machine.take_left(most)) {
+    if (!tensors_.alive(tensor)) {
+      left.push_back({});
+      continue;
+    }
+    const bool stays = memory.resident(tensor, 0) && memory.copy(memory.first_chunk(tensor), 0).pins != 0;
+    left.push_back({tensor, stays ? machine.address(tensor) : machine.guard()});
+  }
+  return left;
 }
 
 void LiveRuntime::announce_write(std::span<const TensorId> tensors) {

@@ -7,7 +7,9 @@
 //
 // On an accelerator ops go on when the program believes them over. Before anything else happens to memory that they may
 // touch (an op's end reaches the engine, a free is heard) the runtime waits for them (LiveOptions::fence). So an op is
-// over when its device is, and its duration is the device's.
+// over when its device is, and its duration is the device's. Where the machine's completions promise order (RunAhead,
+// LiveOptions::stream) nobody waits: an op is over when its launches have returned, and the device is told what comes
+// after what (program_streams.h). Only code that is no op (pin, unpin) still waits.
 //
 // Sleep: while all that the program has fits into the GPU tier its ops need not be announced (live_sleep.h). Who
 // announces them is told so (set_sleep_listener).
@@ -36,6 +38,7 @@
 #include "core/engine/engine.h"
 #include "core/error.h"
 #include "core/thread_annotations.h"
+#include "executor/host_loader.h"
 #include "executor/host_machine.h"
 #include "executor/live/device_fence.h"
 #include "executor/live/engine_feed.h"
@@ -46,6 +49,7 @@
 #include "executor/live/live_tensors.h"
 #include "executor/live/occupancy_labels.h"
 #include "executor/live/op_gate.h"
+#include "executor/live/program_streams.h"
 #include "executor/live/released_tensors.h"
 #include "executor/live/step_follower.h"
 #include "executor/live/touch_server.h"
@@ -55,7 +59,8 @@ namespace tencache {
 struct LiveOptions {
   EngineOptions engine;        // timeline (whole at on_iteration and after the end), log, progress
   HostMachineOptions machine;  // pacing, files
-  bool settle = false;         // for tests: an op begins only when no copy is under way
+  HostLoaderOptions loader;
+  bool settle = false;  // for tests: an op begins only when no copy is under way
   // The program may sleep, where nothing keeps it awake: an accelerator, a timeline, a log, no raw access
   // (HostMachineOptions; faults are served). Its ops and allocations come from one thread at a time then: where there
   // are several, each waits for the others.
@@ -63,6 +68,9 @@ struct LiveOptions {
   // With an accelerator (machine.accelerator): waits for all that the program has started there, on the thread that
   // announced it or another one. Throws Error when the device failed.
   std::function<void()> fence{};
+  // With an accelerator: the calling thread's current stream, on which its ops run. Without it the runtime waits for each
+  // op, whatever the machine's `run_ahead` says.
+  std::function<DeviceStream()> stream{};
   // For tests: the C functions that programs call, given the runtime's own, to which they go on.
   std::function<tencache_live(const tencache_live&)> interpose{};
   // For tests, without an accelerator: before each op all that it uses is moved to other addresses, but for what is
@@ -149,11 +157,14 @@ class LiveRuntime {
   // no op of the step; waits for tasks as ops do. Throws OutOfMemory as ops do, and Error inside an op of this thread
   // that does not use the tensor.
   bool touch(const void* address, bool written);
-  // The address is known outside: writes that no op announces are noticed from now on. Waits for tasks that use it.
+  // The address is known outside: writes that no op announces are noticed from now on. Waits for tasks that use it. On
+  // an accelerator the tensor is brought in, and stays where it then is as long as it lives: throws OutOfMemory as ops
+  // do, and Error inside an op of this thread that does not use the tensor.
   void expose(TensorId tensor);
   // The same for all tensors, and for those that are still to come.
   void expose_all();
-  // As HostMachine::address; in tier 0 the storage's data pointer. Where tensors move: when the op that uses it began.
+  // As HostMachine::address; in tier 0 the storage's data pointer. Where tensors move: while it is pinned, lent, kept or
+  // exposed, or the running op uses it.
   std::byte* address(TensorId tensor, TierId tier = 0) const { return feed_.machine().address(tensor, tier); }
   Bytes bytes(TensorId tensor) const;
 
@@ -187,17 +198,31 @@ class LiveRuntime {
   // until the next call of any function of this class.
   void end_op(bool linger = false);
   // A new storage with room in the GPU tier. Inside the calling thread's op (`inside_op`) its room is pinned until that
-  // op ends; outside it is an op by itself, which lingers. `bytes` > 0.
-  Storage allocate(Bytes bytes, bool inside_op);
+  // op ends; outside it is an op by itself, which lingers. `bytes` > 0. `kept`: `keep`, too.
+  Storage allocate(Bytes bytes, bool inside_op, bool kept = false);
   // A new storage whose content lies in a file, which must not change while the storage lives: the
   // file is its copy in a tier of files, and is read when the content is first needed. Without address where no tier of
   // files is, or none with room for it, and with an accelerator.
   Storage store_in_file(Bytes bytes, SourceFile file);
+  // ---- Loading, with an accelerator: content from pageable memory, which nobody changes meanwhile.
+  // To an address in its memory, of a tensor that the calling thread's op writes, on the program's stream. The source
+  // is not needed any more when it returns.
+  void upload(std::byte* device, const std::byte* from, Bytes bytes, DeviceStream stream);
+  // A new storage with that content in CPU memory, if others would have to leave the GPU tier for it. Tensor `none`
+  // where there is room, or none in CPU memory: it is to be allocated, and uploaded to.
+  Storage store(Bytes bytes, const std::byte* from);
   // Lets go of a storage. From any thread, at any time, never waits: the engine hears of it with the next call.
   void release(TensorId tensor) noexcept { released_.add(tensor); }
   // What the calling thread's op has allocated stays in the GPU tier until it is let go of: no later op will say that
   // it uses it.
   void keep(std::span<const TensorId> tensors);
+  // One will, after all.
+  void unkeep(std::span<const TensorId> tensors);
+  // On an accelerator where tensors move: those that were evicted or moved since the last call, at most `most`, with
+  // their address if it is constant now (`address`), else the guard. On the thread whose op has begun. Empty elsewhere.
+  std::vector<Storage> take_left(std::size_t most);
+  // An address that nobody may access, of an accelerator where tensors move; elsewhere null.
+  std::byte* guard() const { return feed_.machine().guard(); }
   // Something went wrong where nothing may be thrown: the next call throws it, and so does every other.
   void fail(std::exception_ptr failure) noexcept;
   // The calling thread's op, which was said to read the tensors only, has written them (found by an audit).
@@ -219,6 +244,7 @@ class LiveRuntime {
   void wake_up() TENCACHE_REQUIRES(feed_.mutex);
   void hear_of_frees() TENCACHE_REQUIRES(feed_.mutex);
   void free_unused() TENCACHE_REQUIRES(feed_.mutex);
+  void await_everything() TENCACHE_REQUIRES(feed_.mutex);
   void completion_handled(std::span<Span> added) TENCACHE_REQUIRES(feed_.mutex);
   void tell_profile(Nanoseconds now) TENCACHE_REQUIRES(feed_.mutex);
 
@@ -238,6 +264,8 @@ class LiveRuntime {
   ReleasedTensors released_;
   std::vector<TensorId> heard_ TENCACHE_GUARDED_BY(feed_.mutex);  // that free_unused is about
   DeviceFence device_;
+  ProgramStreams streams_ TENCACHE_GUARDED_BY(feed_.mutex);
+  bool ordered_ = false;  // completions promise order; never changes
 
   OccupancyLabels labels_ TENCACHE_GUARDED_BY(feed_.mutex);
   StepFollower follower_ TENCACHE_GUARDED_BY(feed_.mutex);
@@ -247,7 +275,8 @@ class LiveRuntime {
   LiveTasks tasks_ TENCACHE_GUARDED_BY(feed_.mutex);
   TouchServer touch_ TENCACHE_GUARDED_BY(feed_.mutex);
   LiveSleep sleep_ TENCACHE_GUARDED_BY(feed_.mutex);
-  EngineFeed feed_;  // goes first: its thread uses all of the above
+  EngineFeed feed_;                   // goes first but for the loader: its thread uses all of the above
+  std::optional<HostLoader> loader_;  // with an accelerator; copies to memory of the feed's machine
 };
 
 // What the calling thread's last call through the C functions failed with, as the exception that it was.

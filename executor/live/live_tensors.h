@@ -45,6 +45,8 @@ class LiveTensors {
   // It stays in the GPU tier from now on; false if it did before.
   bool keep(TensorId tensor) { return !std::exchange(entries_[tensor].stays, true); }
   bool stays(TensorId tensor) const { return entries_[tensor].stays; }
+  // It no longer does; false if it did not.
+  bool let_go(TensorId tensor) { return std::exchange(entries_[tensor].stays, false); }
   // Those that the program has.
   std::vector<TensorId> all() const {
     std::vector<TensorId> list;

@@ -9,11 +9,12 @@
 namespace tencache {
 
 OpGate::OpGate(EngineFeed& feed, StepFollower& follower, const LiveTensors& tensors, DeviceFence& device,
-               std::function<void()> hear, std::function<void()> wake)
+               ProgramStreams& streams, std::function<void()> hear, std::function<void()> wake)
     : feed_(feed),
       follower_(follower),
       tensors_(tensors),
       device_(device),
+      streams_(streams),
       hear_(std::move(hear)),
       wake_(std::move(wake)) {}
 
@@ -51,6 +52,7 @@ void OpGate::enter() {
   feed_.new_moment();
   if (holds_any()) let_go();
   end_lingering();
+  accept_returned();
   hear_();
 }
 
@@ -59,7 +61,7 @@ void OpGate::end_lingering() {
   if (!std::exchange(lingers_, false)) return;
   const Turn turn(*this);
   TENCACHE_ORDER_SITE("wait", await_device());
-  device_.over();
+  if (!streams_.ordered()) device_.over();
   feed_.new_moment();
   hear_();
   end();
@@ -96,6 +98,7 @@ OpIndex OpGate::announce(const Op& op, std::span<const Use> uses, Nanoseconds no
     feed_.tell([now](Engine& engine) { engine.schedule_deviated(now); });
   }
   working_set_.begin(op.name, part_bytes);
+  known_ns_ = index == none || !streams_.ordered() ? 0 : follower_.program().trace.ops[index].duration_ns;
   return index;
 }
 
@@ -116,13 +119,17 @@ void OpGate::begin(MutexLock& lock, NameId name, std::span<const Use> uses, Byte
     if (!lent.comes_back && !used) need(lent.tensor, lent.written);
   }
   const EngineFeed::Helper helper(feed_);
+  streams_.coming(uses);
   feed_.tell([&](Engine& engine) { engine.begin(op, uses, at); });
   try {
     await_memory(lock);
+    if (streams_.ordered() && follower_.recording()) has_waited(feed_.now() - at);
   } catch (const OutOfMemory& error) {
+    streams_.abandon();
     follower_.end_op(0);
     give_up(error, op_name());
   } catch (...) {
+    streams_.abandon();
     follower_.end_op(0);
     throw;
   }
@@ -130,6 +137,12 @@ void OpGate::begin(MutexLock& lock, NameId name, std::span<const Use> uses, Byte
 
 void OpGate::start() {
   TENCACHE_ORDER_SITE("table", device_.started());
+  feed_.assert_held();
+  if (streams_.ordered()) {
+    const std::uint32_t record = follower_.recorded_op();
+    feed_.tell([this, record](Engine&) { streams_.begin(record); });
+    return;
+  }
   if (!follower_.recording()) return;  // nobody asks how long it takes
   begin_ns_ = feed_.now();
   waited_ns_ = 0;
@@ -138,9 +151,26 @@ void OpGate::start() {
 void OpGate::end() {
   feed_.assert_held();
   const Nanoseconds at = feed_.moment();
-  feed_.tell([at](Engine& engine) { engine.end(at); });
+  feed_.tell([this, at](Engine& engine) {
+    streams_.end(known_ns_);
+    engine.end(at);
+  });
+  if (streams_.ordered() && follower_.recording()) {
+    follower_.set_issue(follower_.recorded_op(), at - last_end_ns_ - waits_ns_);
+  }
   pause(at);
   follower_.end_op(follower_.recording() ? at - begin_ns_ - waited_ns_ : 0);
+}
+
+void OpGate::take_times() {
+  feed_.assert_held();
+  if (!streams_.ordered()) return;
+  feed_.tell([this](Engine&) {
+    for (const ProgramStreams::Time& time : streams_.take_times()) {
+      follower_.set_duration(time.record, time.duration_ns);
+      follower_.set_gap(time.record, time.gap_ns);
+    }
+  });
 }
 
 void OpGate::allocate(MutexLock& lock, TensorId tensor, Nanoseconds now) {
@@ -153,7 +183,10 @@ void OpGate::allocate(MutexLock& lock, TensorId tensor, Nanoseconds now) {
   } catch (const OutOfMemory& error) {
     give_up(error, op_name());
   }
-  if (follower_.recording()) waited_ns_ += feed_.now() - now;
+  if (streams_.ordered()) feed_.tell([this, tensor](Engine&) { streams_.allocated(tensor); });
+  if (!follower_.recording()) return;
+  waited_ns_ += feed_.now() - now;
+  has_waited(feed_.now() - now);
 }
 
 // ---- Waiting --------------------------------------------------------------------------------------------------------
@@ -161,6 +194,7 @@ void OpGate::allocate(MutexLock& lock, TensorId tensor, Nanoseconds now) {
 void OpGate::wait_until(MutexLock& lock, const std::function<bool()>& done) {
   feed_.assert_held();
   while (!done()) {
+    accept_returned();
     hear_();
     if (done()) return;
     if (feed_.help()) continue;
@@ -205,6 +239,7 @@ void OpGate::give_up(const OutOfMemory& error, const std::string& op) {
 
 void OpGate::await_device() {
   feed_.assert_held();
+  if (streams_.ordered()) return;
   try {
     device_.await();
   } catch (...) {
@@ -227,12 +262,33 @@ void OpGate::take_back(std::span<const Use> uses, bool comes_back) noexcept {
   feed_.assert_held();
   for (const Use& use : uses) {
     lent_.erase(std::ranges::find(lent_, Lent{use.tensor, use.write, comes_back}));
-    if (feed_.failure() == nullptr) feed_.engine().unpin(use.tensor, use.write);
+  }
+  if (streams_.ordered()) {
+    returned_.insert(returned_.end(), uses.begin(), uses.end());
+  } else {
+    unpin(uses);
   }
   feed_.wake();  // a thread that waits for memory looks again
 }
 
-bool OpGate::any_comes_back() const { return std::ranges::any_of(lent_, &Lent::comes_back); }
+void OpGate::unpin(std::span<const Use> uses) {
+  feed_.assert_held();
+  if (feed_.failure() != nullptr) return;
+  for (const Use& use : uses) feed_.engine().unpin(use.tensor, use.write);
+}
+
+void OpGate::accept_returned() {
+  feed_.assert_held();
+  if (returned_.empty()) return;
+  try {
+    TENCACHE_ORDER_SITE("wait", device_.await_everything());
+  } catch (...) {
+    feed_.fail(std::current_exception());
+  }
+  unpin(std::exchange(returned_, {}));
+}
+
+bool OpGate::any_comes_back() const { return !returned_.empty() || std::ranges::any_of(lent_, &Lent::comes_back); }
 
 void OpGate::hold(TensorId tensor) {
   feed_.assert_held();
@@ -254,6 +310,12 @@ bool OpGate::may_be_written(TensorId tensor) const {
 void OpGate::forget(TensorId tensor) {
   feed_.assert_held();
   working_set_.remove(tensor, tensors_.room(tensor));
+  streams_.gone(tensor);
+  const auto mine = [tensor](const Use& use) { return use.tensor == tensor; };
+  for (const Use& use : returned_) {
+    if (mine(use)) unpin({&use, 1});
+  }
+  std::erase_if(returned_, mine);
   if (!holds_any()) return;
   for (std::size_t left = std::erase(held_, tensor); left > 0; --left) feed_.engine().unpin(tensor);
 }

@@ -34,6 +34,7 @@
 #include "executor/live/device_fence.h"
 #include "executor/live/engine_feed.h"
 #include "executor/live/live_tensors.h"
+#include "executor/live/program_streams.h"
 #include "executor/live/step_follower.h"
 #include "executor/live/working_set.h"
 
@@ -44,7 +45,7 @@ class OpGate {
   // All of them outlive the gate, and are used from the first call on. `hear`: hears of freed tensors, throws the
   // feed's failure; called at the beginning of every call and again by those who wait. `wake`: calls `end_sleep`.
   OpGate(EngineFeed& feed, StepFollower& follower, const LiveTensors& tensors, DeviceFence& device,
-         std::function<void()> hear, std::function<void()> wake);
+         ProgramStreams& streams, std::function<void()> hear, std::function<void()> wake);
   OpGate(const OpGate&) = delete;
   OpGate& operator=(const OpGate&) = delete;
 
@@ -92,8 +93,15 @@ class OpGate {
   // Whether the calling thread runs its body.
   bool inside_body() const { return body_ == std::this_thread::get_id(); }
   std::string op_name() const { return std::string(follower_.names()[working_set_.op()]); }
+  // The device's times of ops that were recorded, where nobody waits for it after each: they are asked for now.
+  void take_times();
   // Gaps between ops are counted from `now` on.
-  void pause(Nanoseconds now) { last_end_ns_ = now; }
+  void pause(Nanoseconds now) {
+    last_end_ns_ = now;
+    waits_ns_ = 0;
+  }
+  // The program's thread has waited since, which is not its own time.
+  void has_waited(Nanoseconds ns) { waits_ns_ += ns; }
   Nanoseconds gap(Nanoseconds now) const { return now - last_end_ns_; }
 
   // ---- Waiting.
@@ -102,7 +110,8 @@ class OpGate {
   void await_memory(MutexLock& lock);
   // What the engine waited for is abandoned. Throws `error` with the op's name, and with what it needs.
   [[noreturn]] void give_up(const OutOfMemory& error, const std::string& op);
-  // For the accelerator; its failure is the feed's.
+  // For the accelerator; its failure is the feed's. Before anything else happens to memory that ops may touch: where
+  // the machine's completions promise order, nobody has to.
   void await_device();
 
   // ---- Who else uses memory.
@@ -132,11 +141,15 @@ class OpGate {
   void give();
   void check_progress();
   bool any_comes_back() const;
+  void unpin(std::span<const Use> uses);
+  // What came back while ops are not waited for: threads may have started work with it on streams of their own.
+  void accept_returned();
 
   EngineFeed& feed_;
   StepFollower& follower_;
   const LiveTensors& tensors_;
   DeviceFence& device_;
+  ProgramStreams& streams_;
   const std::function<void()> hear_, wake_;
 
   bool taken_ = false;    // by an op or by tasks
@@ -145,7 +158,10 @@ class OpGate {
   std::thread::id body_;  // the thread that runs the op's own code
   WorkingSet working_set_;
   Nanoseconds begin_ns_ = 0, waited_ns_ = 0, last_end_ns_ = 0;  // of the op; the end is of the last one
+  Nanoseconds waits_ns_ = 0;                                    // of the program's thread since the last op's end
+  Nanoseconds known_ns_ = 0;  // the op's duration, where it is on the schedule; else 0
   std::vector<Lent> lent_;
+  std::vector<Use> returned_;   // taken back, and still pinned
   std::vector<TensorId> held_;  // pinned once each time that it occurs
 };
 

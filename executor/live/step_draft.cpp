@@ -66,6 +66,14 @@ void StepDraft::set_duration(std::uint32_t op, Nanoseconds duration_ns) {
   if (recording_ && op < ops_.size()) ops_[op].op.duration_ns = std::max<Nanoseconds>(duration_ns, 0);
 }
 
+void StepDraft::set_gap(std::uint32_t op, Nanoseconds gap_ns) {
+  if (recording_ && op < ops_.size()) ops_[op].op.gap_before_ns = gap_ns;
+}
+
+void StepDraft::set_issue(std::uint32_t op, Nanoseconds issue_ns) {
+  if (recording_ && op < ops_.size()) ops_[op].op.issue_ns = std::max<Nanoseconds>(issue_ns, 0);
+}
+
 // A tensor that was born in the step before and died in this one, and one that was born in this step and outlived it,
 // are the same in the eyes of a cyclic program. Gives each draft the draft that stands for it.
 std::vector<std::uint32_t> StepDraft::pair_old_and_new() const {

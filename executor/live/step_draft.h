@@ -49,6 +49,8 @@ class StepDraft {
   void born(std::uint32_t tensor);
   std::uint32_t last_op() const { return recording_ ? static_cast<std::uint32_t>(ops_.size() - 1) : none; }
   void set_duration(std::uint32_t op, Nanoseconds duration_ns);
+  void set_gap(std::uint32_t op, Nanoseconds gap_ns);
+  void set_issue(std::uint32_t op, Nanoseconds issue_ns);
   void stop() { recording_ = false; }
   // Of what was recorded until `stop`. `ids`: by draft, its tensor in the trace or `none`.
   RecordedStep finish(const NamePool& names, std::vector<TensorId>& ids) const;

@@ -83,8 +83,10 @@ class StepFollower {
   TensorId born(TensorId tensor);
   void end_op(Nanoseconds duration_ns);
   // Of an op that was begun earlier (a task whose duration is known late); `record` is what `recorded_op` said then.
-  std::uint32_t recorded_op() const { return draft_.last_op(); }
+  std::uint32_t recorded_op() const { return aside_ ? none : draft_.last_op(); }
   void set_duration(std::uint32_t record, Nanoseconds duration_ns) { draft_.set_duration(record, duration_ns); }
+  void set_gap(std::uint32_t record, Nanoseconds gap_ns) { draft_.set_gap(record, gap_ns); }
+  void set_issue(std::uint32_t record, Nanoseconds issue_ns) { draft_.set_issue(record, issue_ns); }
 
   // ---- The recording.
   bool recorded() const { return followed_.known(); }

@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "core/error.h"
+#include "executor/order_site.h"
 
 namespace tencache {
 
-TouchServer::TouchServer(EngineFeed& feed, OpGate& gate, LiveTasks& tasks, bool on)
-    : feed_(feed), gate_(gate), tasks_(tasks), on_(on) {}
+TouchServer::TouchServer(EngineFeed& feed, OpGate& gate, LiveTasks& tasks, const LiveTensors& tensors,
+                         Exposure exposure)
+    : feed_(feed), gate_(gate), tasks_(tasks), tensors_(tensors), exposure_(exposure) {}
 
 void TouchServer::touch(MutexLock& lock, TensorId tensor, bool written) {
   feed_.assert_held();
@@ -48,7 +50,8 @@ void TouchServer::bring_in(MutexLock& lock, const Use& use) {
 }
 
 void TouchServer::expose(MutexLock& lock, TensorId tensor) {
-  if (!on_) return;
+  if (exposure_ == Exposure::nothing) return;
+  if (exposure_ == Exposure::pins) return pin(lock, tensor);
   std::optional<OpGate::Turn> turn;
   if (!gate_.inside_body() && !gate_.asleep()) {
     gate_.end_lingering();
@@ -58,6 +61,46 @@ void TouchServer::expose(MutexLock& lock, TensorId tensor) {
   const auto [known, is_new] = exposed_.try_emplace(tensor, To::program);
   if (is_new || std::exchange(known->second, To::program) != To::program) ++ever_exposed_;
   protect(tensor);
+}
+
+void TouchServer::pin(MutexLock& lock, TensorId tensor) {
+  feed_.assert_held();
+  if (pinned_.contains(tensor)) return;
+  const bool inside_body = gate_.inside_body();
+  const Use use{tensor, true, !inside_body};
+  if (inside_body) {
+    if (!feed_.engine().memory().resident(tensor, 0)) {
+      throw Error("op '" + gate_.op_name() + "' asks for the address of a tensor that it was not given");
+    }
+    feed_.engine().pin(tensor);
+    await_use(use);
+  } else {
+    gate_.enter();
+    const OpGate::Turn turn(gate_, lock);
+    if (!tensors_.alive(tensor) || pinned_.contains(tensor)) return;
+    bring_in(lock, use);
+    await_use(use);
+    feed_.engine().pin(tensor, true);
+    const Nanoseconds end = feed_.now();
+    feed_.tell([end](Engine& engine) { engine.end(end); });
+  }
+  pinned_[tensor] = use.write;
+  ++ever_exposed_;
+}
+
+// Code that is no op may use it on any stream, or on the host.
+void TouchServer::await_use(const Use& use) {
+  HostMachine& machine = feed_.machine();
+  if (machine.completes() == Completes::ordered) TENCACHE_ORDER_SITE("wait", machine.await_uses({&use, 1}));
+}
+
+void TouchServer::forget(TensorId tensor) {
+  feed_.assert_held();
+  exposed_.erase(tensor);
+  const auto pinned = pinned_.find(tensor);
+  if (pinned == pinned_.end()) return;
+  feed_.engine().unpin(tensor, pinned->second);
+  pinned_.erase(pinned);
 }
 
 void TouchServer::expose_to_unannounced(TensorId tensor) {

@@ -60,20 +60,20 @@ c10::DataPtr store_in_file(const tencache_live& live, const MappedFile& file, co
   tencache_storage made = {tencache_no_tensor, nullptr};
   pager.check(live, live.store_in_file(live.runtime, bytes, opened.release(), file.path.c_str(), file.offset, &made));
   if (made.tensor == tencache_no_tensor) return {};
-  return pager.take_over(made, &torch_cpu::let_go);
+  return pager.take_over(made, true, &torch_cpu::let_go);
 }
 
 void move_to_runtime(c10::StorageImpl& storage, const tencache_live& live) {
-  c10::DataPtr moved;
   OpTouch nothing;
   as_op(PagedThread::get(), live, name_of(live, "adopt"), nothing, false, 0, [&] {
     Pager& pager = Pager::get();
     tencache_storage made = {tencache_no_tensor, nullptr};
     pager.check(live, live.allocate(live.runtime, storage.nbytes(), 1, &made));
-    moved = pager.take_over(made, &torch_cpu::let_go);
+    c10::DataPtr moved = pager.take_over(made, true, &torch_cpu::let_go);
     std::memcpy(made.address, std::as_const(storage).data(), storage.nbytes());
+    storage.set_data_ptr_noswap(std::move(moved));
+    if (live.on_accelerator != 0) pager.see(storage);
   });
-  storage.set_data_ptr_noswap(std::move(moved));
 }
 
 Adoption adopt_part(c10::StorageImpl& storage, const tencache_live& live) {
@@ -141,7 +141,7 @@ Adoption adopt(c10::StorageImpl& storage) {
   if (live == nullptr || storage.device_type() != pager.host().device || storage.nbytes() == 0 || from == nullptr) {
     return Adoption::empty;
   }
-  if (pager.tensor_of(storage) != tencache_no_tensor) return Adoption::paged_before;
+  if (pager.tensor_of_shared(storage) != tencache_no_tensor) return Adoption::paged_before;
   if (is_lent(from) || !pager.on_cpu()) return Adoption::foreign;
   if (KnownOutside::get().contains(from)) return Adoption::foreign;
   if (is_mapped(storage)) return Adoption::mapped;
@@ -169,9 +169,10 @@ std::vector<Adopted> adopt_mapped(const std::vector<at::Tensor>& wanted, const s
 bool expose(c10::StorageImpl& storage) {
   const void* const address = std::as_const(storage).data();
   Pager& pager = Pager::get();
-  if (const std::uint32_t tensor = pager.tensor_of(storage); tensor != tencache_no_tensor) {
+  if (const std::uint32_t tensor = pager.tensor_of_shared(storage); tensor != tencache_no_tensor) {
     const tencache_live& live = *pager.live();
     pager.check(live, live.expose(live.runtime, tensor));
+    if (live.moves != 0) pager.find_at_its_place(live, storage);
     return true;
   }
   if (pager.forked() || address == nullptr) return false;  // there it is adopted no more
@@ -179,15 +180,26 @@ bool expose(c10::StorageImpl& storage) {
   return false;
 }
 
+std::uint64_t identity_of(const c10::StorageImpl& storage) {
+  const std::uint32_t tensor = Pager::get().tensor_of_shared(storage);
+  if (tensor == tencache_no_tensor) return 0;
+  constexpr std::uint64_t nobodys = std::uint64_t{1} << 62;  // no address is so high
+  constexpr unsigned storage_bits = 38;
+  return nobodys + (std::uint64_t{tensor} << storage_bits);  // below 2^63 for 16 million tensors at a time
+}
+
 void expose_all() {
   Pager& pager = Pager::get();
-  if (const tencache_live* const live = pager.live()) pager.check(*live, live->expose_all(live->runtime));
+  const tencache_live* const live = pager.live();
+  if (live == nullptr) return;
+  pager.check(*live, live->expose_all(live->runtime));
+  if (live->moves != 0) pager.find_all_at_their_places(*live);
 }
 
 void give_back(c10::StorageImpl& storage) {
   Pager& pager = Pager::get();
   const tencache_live* const live = pager.live();
-  const std::uint32_t tensor = pager.tensor_of(storage);
+  const std::uint32_t tensor = pager.tensor_of_shared(storage);
   if (tensor == tencache_no_tensor || is_lent(std::as_const(storage).data()) || !pager.on_cpu()) return;
   OpTouch touch;
   touch.arguments = {{.storage = &storage, .tensor = tensor}};

@@ -53,10 +53,15 @@ struct Adopted {
 };
 std::vector<Adopted> adopt_mapped(const std::vector<at::Tensor>& wanted, const std::vector<at::Tensor>& all);
 // The storage's address gets known outside PyTorch (numpy's views): writes to it are noticed from now on; memory that
-// is not the runtime's is never adopted, and the answer is false.
+// is not the runtime's is never adopted, and the answer is false. On an accelerator it is brought in, and stays where it
+// then is.
 bool expose(c10::StorageImpl& storage);
-// The same for all storages of the runtime, those that are still to come as well, until it ends: code that is no op
-// gets tensors of which nobody says so. Each op that writes, and each copy, then changes the protection of its pages.
+// A number in place of its address, for who only compares addresses: the same as long as it lives, and with all of its
+// bytes apart from those of others. 0: it is not the runtime's.
+std::uint64_t identity_of(const c10::StorageImpl& storage);
+// The same as `expose` for all storages of the runtime, those that are still to come as well, until it ends: code that
+// is no op gets tensors of which nobody says so. Each op that writes, and each copy, then changes the protection of its
+// pages.
 void expose_all();
 // The way back, for a storage of the runtime: memory of PyTorch's own. What is lent (lent_tensors.h) stays, and
 // what is on a GPU.

@@ -17,6 +17,8 @@ void attach(LiveRuntime& runtime, c10::DeviceType device) {
   if (device != c10::DeviceType::CPU) {
     host.install_allocator = torch_cuda::install_allocator;
     host.let_go_of_workspaces = torch_cuda::let_go_of_workspaces;
+    host.before_release = torch_cuda::before_release;
+    host.stream = torch_cuda::current_stream;
   }
   host.raise = [](const tencache_live&, int) { rethrow_live_failure(); };
   paging::attach(runtime.abi(), host);
@@ -39,6 +41,7 @@ void mark(LiveRuntime& runtime, const at::Tensor& tensor, Role role, std::string
 PinnedTensors::PinnedTensors(LiveRuntime& runtime, std::vector<at::Tensor> tensors, bool written)
     : runtime_(runtime), tensors_(std::move(tensors)), ids_(paging::tensors_of(tensors_)), written_(written) {
   runtime_.pin(ids_, written_);
+  paging::find_at_their_places(tensors_);
 }
 
 PinnedTensors::~PinnedTensors() {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -48,26 +49,31 @@ class Pager {
   // This is a child of the process with the runtime: its tensors stayed there.
   bool forked() const { return forked_; }
 
-  // The attached runtime's tensor; tencache_no_tensor: it is not its memory.
+  // The attached runtime's tensor; tencache_no_tensor: it is not its memory. Where tensors move: holding `addresses`.
   std::uint32_t tensor_of(const c10::StorageImpl& storage) const {
     const StorageOwner owner = owner_of(storage);
     return owner.run == open_run_ ? owner.tensor : tencache_no_tensor;
+  }
+  // The same, of a storage that other threads may use.
+  std::uint32_t tensor_of_shared(const c10::StorageImpl& storage) {
+    const tencache_live* const live = live_;
+    if (live == nullptr || live->moves == 0) return tensor_of(storage);
+    const std::lock_guard lock(addresses_);
+    return tensor_of(storage);
   }
   // It is the memory of a runtime that has ended, or that this process was forked from.
   bool is_left_behind(const c10::StorageImpl& storage) const {
     const StorageOwner owner = owner_of(storage);
     return owner.run != 0 && owner.run != open_run_;
   }
-  // Is it a storage of the attached runtime that is this tensor and has not moved?
-  bool is_at(const tencache_storage& storage) const {
-    return owners_.find(storage.address) == StorageOwner{open_run_, storage.tensor};
-  }
-  // The storage is the attached runtime's from here on. `let_go`: of its allocator.
-  c10::DataPtr take_over(const tencache_storage& storage, c10::DeleterFnPtr let_go);
+  // The storage is the attached runtime's from here on, made inside an op or outside. `let_go`: of its allocator.
+  c10::DataPtr take_over(const tencache_storage& storage, bool inside_op, c10::DeleterFnPtr let_go);
+  // It has a record.
+  static bool is_recorded(const c10::DataPtr& data) { return data.get_deleter() == &let_go_of_recorded; }
   // PyTorch lets go of it. False if it is no runtime's.
   bool let_go(const void* address) noexcept;
 
-  // ---- Where tensors move (tencache_live::moves).
+  // ---- Where tensors move (tencache_live::moves), or there is an accelerator: each tensor has a StorageRecord.
   // The addresses of storages change under it, and are read: threads announce ops at the same time.
   std::mutex& addresses() { return addresses_; }
   // What the coming op touches is found, and its memory is that of storages which do not follow (of others' allocators,
@@ -75,6 +81,15 @@ class Pager {
   void keep_in_place(const tencache_live& live, const OpTouch& touch);
   // The op has begun, or could not: its storages lie where their tensors do.
   void follow(const OpTouch& touch);
+  // The op has begun: who has left since the last one is not at an address that may be somebody else's.
+  void leave(const tencache_live& live);
+  // A tensor's storage, which an op has had for a result or an argument.
+  void see(c10::StorageImpl& storage);
+  // Those that no op has.
+  std::vector<std::uint32_t> unseen(const std::vector<std::uint32_t>& tensors);
+  // It stays where it is from now on, and its storage is there.
+  void find_at_its_place(const tencache_live& live, c10::StorageImpl& storage);
+  void find_all_at_their_places(const tencache_live& live);
 
   std::atomic<Allocations> allocations = Allocations::all;
   std::atomic<bool> split_all_lists = false;
@@ -85,12 +100,20 @@ class Pager {
   Pager() = default;
   StorageOwner owner_of(const c10::StorageImpl& storage) const {
     const c10::DataPtr& data = storage.data_ptr();
-    const StorageRecord* const record = data.cast_context<StorageRecord>(&let_go_of_moved);
+    const StorageRecord* const record = data.cast_context<StorageRecord>(&let_go_of_recorded);
     return record != nullptr ? record->owner : owners_.find(data.get());
   }
-  static void let_go_of_moved(void* record);
+  static void let_go_of_recorded(void* record);
   void release(StorageOwner owner) noexcept;
+  // There are records.
+  static bool records(const tencache_live& live) { return live.moves != 0 || live.on_accelerator != 0; }
+  StorageRecord* record_of(c10::StorageImpl& storage);
+  StorageRecord* record_at(std::uint32_t tensor) const { return tensor < records_.size() ? records_[tensor] : nullptr; }
+  static bool uses(const OpTouch& touch, std::uint32_t tensor);
+  void forget(const StorageRecord& record);
   void point(c10::StorageImpl& storage, void* address);
+  void point_those(std::span<const tencache_storage> tensors);
+  void let_all_go(const tencache_live& live);
   void leave_children_alone();
   void close(const tencache_live& live);
 
@@ -102,6 +125,8 @@ class Pager {
   std::atomic<bool> forked_ = false;
   std::atomic<c10::DeleterFnPtr> deleter_ = nullptr;  // of storages that have not moved
   std::mutex addresses_;
+  std::vector<StorageRecord*> records_;  // of the runtime's tensors, by number; the others' are null
+  void* guard_ = nullptr;                // tencache_live::guard
   static constinit StorageOwners owners_;
 };
 
@@ -110,9 +135,9 @@ class Pager {
 void set_intercepting(bool on);
 
 struct PagedThread {
-  int ops_open = 0;                           // allocations belong to the op
-  bool op_is_paged = false;                   // it uses memory of the runtime
-  std::vector<tencache_storage> op_storages;  // that it has allocated on an accelerator
+  int ops_open = 0;                       // allocations belong to the op
+  bool op_is_paged = false;               // it uses memory of the runtime
+  std::vector<std::uint32_t> op_tensors;  // that it has allocated on an accelerator
   OpTaker* taker = nullptr;
   OpTouch touch;  // of the op that is about to run
 
@@ -136,8 +161,9 @@ void as_op(PagedThread& thread, const tencache_live& live, std::uint32_t name, O
   const int status = live.begin_op(live.runtime, name, uses.data(), uses.size(), part_bytes);
   if (live.moves != 0) pager.follow(touch);
   pager.check(live, status);
+  if (live.moves != 0) pager.leave(live);
   const bool paged_before = std::exchange(thread.op_is_paged, thread.op_is_paged || !uses.empty());
-  if (thread.ops_open++ == 0) thread.op_storages.clear();
+  if (thread.ops_open++ == 0) thread.op_tensors.clear();
   try {
     const c10::impl::ExcludeDispatchKeyGuard not_inside(paging_key);
     call();

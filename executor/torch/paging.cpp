@@ -3,11 +3,11 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "executor/torch/lent_tensors.h"
+#include "executor/torch/loading.h"
 #include "executor/torch/op_audit.h"
 #include "executor/torch/op_groups.h"
 #include "executor/torch/op_touch.h"
@@ -40,17 +40,13 @@ void sort_unique(std::vector<std::uint32_t>& tensors) {
 // library's workspace that later ops use unsaid (cuBLAS).
 void keep_hidden(const torch::jit::Stack& stack, std::size_t returns, const tencache_live& live) {
   if (live.on_accelerator == 0) return;
-  const std::vector<tencache_storage>& allocated = PagedThread::get().op_storages;
+  const std::vector<std::uint32_t>& allocated = PagedThread::get().op_tensors;
   if (allocated.empty()) return;
   Pager& pager = Pager::get();
-  std::set<const void*> returned;
   for (std::size_t i = stack.size() - returns; i < stack.size(); ++i) {
-    visit_storages(stack[i], [&](const c10::Storage& storage, bool) { returned.insert(base_address(storage)); });
+    visit_storages(stack[i], [&](const c10::Storage& storage, bool) { pager.see(*storage.unsafeGetStorageImpl()); });
   }
-  std::vector<std::uint32_t> hidden;
-  for (const tencache_storage& storage : allocated) {
-    if (pager.is_at(storage) && !returned.contains(storage.address)) hidden.push_back(storage.tensor);
-  }
+  std::vector<std::uint32_t> hidden = pager.unseen(allocated);
   sort_unique(hidden);
   if (!hidden.empty()) pager.check(live, live.keep(live.runtime, hidden.data(), hidden.size()));
 }
@@ -79,7 +75,7 @@ void run_paged(const Intercepted& at, OpTouch& touch, torch::jit::Stack* stack, 
     try {
       if (auditing() && Pager::get().on_cpu()) {
         run_audited(at, touch, stack);
-      } else {
+      } else if (!load(at.info, at.below, at.live, Pager::get(), *stack)) {
         at.op.redispatchBoxed(at.below, stack);
       }
     } catch (...) {
@@ -181,7 +177,7 @@ void set_op_taker(OpTaker* taker) { PagedThread::get().taker = taker; }
 bool between_ops() { return guarded() && PagedThread::get().ops_open == 0 && PagedThread::get().taker == nullptr; }
 
 std::uint32_t tensor_of(const c10::Storage& storage) {
-  return storage ? Pager::get().tensor_of(*storage.unsafeGetStorageImpl()) : tencache_no_tensor;
+  return storage ? Pager::get().tensor_of_shared(*storage.unsafeGetStorageImpl()) : tencache_no_tensor;
 }
 
 std::vector<std::uint32_t> tensors_of(const std::vector<at::Tensor>& tensors) {
@@ -193,6 +189,17 @@ std::vector<std::uint32_t> tensors_of(const std::vector<at::Tensor>& tensors) {
   }
   sort_unique(ids);
   return ids;
+}
+
+void find_at_their_places(const std::vector<at::Tensor>& tensors) {
+  Pager& pager = Pager::get();
+  const tencache_live* const live = pager.live();
+  if (live == nullptr || live->moves == 0) return;
+  for (const at::Tensor& tensor : tensors) {
+    visit_storages(tensor, [&](const c10::Storage& storage, bool) {
+      pager.find_at_its_place(*live, *storage.unsafeGetStorageImpl());
+    });
+  }
 }
 
 }  // namespace paging
@@ -212,11 +219,12 @@ c10::DataPtr allocate_paged(std::size_t bytes, c10::Device device, c10::DeleterF
   if (pager.allocations == Allocations::beside_paged && !thread.op_is_paged) return {};
   tencache_storage storage = {tencache_no_tensor, nullptr};
   pager.check(*live, live->allocate(live->runtime, bytes, inside_op ? 1 : 0, &storage));
-  c10::DataPtr taken = pager.take_over(storage, deleter);
-  if (inside_op && live->on_accelerator != 0) thread.op_storages.push_back(storage);  // keep_hidden asks
+  c10::DataPtr taken = pager.take_over(storage, inside_op, deleter);
+  if (inside_op && live->on_accelerator != 0) thread.op_tensors.push_back(storage.tensor);  // keep_hidden asks
   return taken;
 }
 
+bool is_paged(const c10::DataPtr& data) noexcept { return paging::Pager::is_recorded(data); }
 bool release_paged(void* address) noexcept { return paging::Pager::get().let_go(address); }
 
 }  // namespace tencache

@@ -13,6 +13,10 @@
 //
 // On an accelerator libraries keep workspaces between ops, of which no schema knows: what an op has allocated and
 // neither let go of nor returned stays in the GPU tier until it is let go of.
+//
+// Where tensors move, each storage has a record (storage_record.h), by which an op's storages are pointed to where their
+// tensors lie when it begins. On an accelerator somebody else may lie at the old address by then: storages of tensors
+// that left since the last op, and which the op does not use, get an address that nobody may access before it runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,9 +32,11 @@ namespace tencache::paging {
 
 // What differs between those who page.
 struct Host {
-  c10::DeviceType device = c10::DeviceType::CPU;              // whose tensors are paged
-  void (*install_allocator)() = nullptr;                      // of another device than the CPU
-  void (*let_go_of_workspaces)() = nullptr;                   // that libraries keep there; may be null
+  c10::DeviceType device = c10::DeviceType::CPU;          // whose tensors are paged
+  void (*install_allocator)() = nullptr;                  // of another device than the CPU
+  void (*let_go_of_workspaces)() = nullptr;               // that libraries keep there; may be null
+  void (*before_release)(const void* context) = nullptr;  // of a storage of the runtime's, by its DataPtr's; or null
+  void* (*stream)() = nullptr;                            // the calling thread's, of the device; or null
   void (*raise)(const tencache_live&, int status) = nullptr;  // throws what a call failed with
 };
 
@@ -38,6 +44,8 @@ struct Host {
 // lives as long.
 void attach(const tencache_live& live, const Host& host);
 const tencache_live* attached();  // nullptr: none
+// What was pinned or exposed there: the storages have the tensors' addresses now, which do not change meanwhile.
+void find_at_their_places(const std::vector<at::Tensor>& tensors);
 // Throws what a call of the attached runtime failed with, if it did.
 void check(const tencache_live& live, int status);
 

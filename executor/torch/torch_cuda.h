@@ -12,8 +12,13 @@ namespace tencache::torch_cuda {
 void install_allocator();
 // Of cuBLAS, which PyTorch keeps for ever once it has used them.
 void let_go_of_workspaces();
+// A storage of the runtime's is about to be let go of, by the context of its DataPtr: waits for all that was started on
+// streams that it was used on besides the current one (Tensor.record_stream).
+void before_release(const void* context);
 // Waits for PyTorch's streams: the default one, and the calling thread's where that is another. Throws Error when the
 // device failed.
 void synchronize();
+// The calling thread's, as the driver knows it.
+void* current_stream();
 
 }  // namespace tencache::torch_cuda

@@ -48,6 +48,12 @@ def _parser() -> argparse.ArgumentParser:
                         help="memory that tensors may use at a time, such as 8GiB, or 50%% of the program's peak "
                              "(default: the machine's)")
     parser.add_argument("--cpu-memory", default="", metavar="SIZE", help="CPU memory beside it")
+    parser.add_argument("--gpu-allocator", default="", choices=["exact", "movable"],
+                        help="how a GPU's memory is laid out: mapped chunk by chunk, or once, with tensors that are "
+                             "moved (default: the machine's)")
+    parser.add_argument("--run-ahead", default="", metavar="OPS",
+                        help="with --gpu-allocator movable: ops that the script may be ahead of the GPU, such as 256; "
+                             "0: each is waited for (default: the machine's)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"],
                         help="whose tensors are paged (default: %(default)s)")
     parser.add_argument("--machine", "-m", default="", metavar="FILE",

@@ -52,6 +52,8 @@ class Options:
     optimizer_tasks: bool = False
     faults: str = ""
     sleep: bool = True
+    gpu_allocator: str = ""
+    run_ahead: str = ""
     program: str = "a PyTorch program"
     quiet: bool = False
 
@@ -103,7 +105,7 @@ class Options:
                                  gpu_memory=gpu_memory, cpu_memory=self.cpu_memory, limits=list(self.limits),
                                  directories=list(self.directories), policy=self.policy, ranks=ranks,
                                  settings={name: str(value) for name, value in self.settings.items()},
-                                 faults=self.faults)
+                                 faults=self.faults, gpu_allocator=self.gpu_allocator, run_ahead=self.run_ahead)
 
 
 class NoRoom(MemoryError):
@@ -341,7 +343,7 @@ class Live:
         sleep = self.options.sleep and not self.options.optimizer_tasks and not _ranks.are_joined()
         return _core.LiveRun(self.options.setting(self._taken), pace=self.options.pace, sleep=sleep,
                              fence=self.paging.fence, timeline=_ranks.own_file(self.options.timeline),
-                             predicted=self._predicted)
+                             predicted=self._predicted, stream=self.paging.stream)
 
     def stay_awake(self) -> None:
         """From now on: threads that the runtime cannot wait for unseen will use tensors."""
@@ -392,8 +394,9 @@ class Live:
     def _protect_from_extensions(self) -> None:
         """C++ extensions may write to tensors without an op, which would be lost where a copy below is valid."""
         for name in self._extensions.new():
-            self.options.say(f"{name} may use tensors without an op: all tensors are protected from writes that nobody "
-                             "announces, which takes time")
+            remark = ("all tensors stay in the GPU's memory from now on" if self.paging.serves_no_faults() else
+                      "all tensors are protected from writes that nobody announces, which takes time")
+            self.options.say(f"{name} may use tensors without an op: {remark}")
             self.paging.expose_all()
 
     def _mark(self) -> None:
@@ -467,7 +470,8 @@ def _refuse(models: List[Any]) -> None:
 def live(policy: str = "foresight", *, device: str = "cpu", machine: str = "", memory: str = "", gpu_memory: str = "",
          cpu_memory: str = "", reserve: str = "", limits: Sequence[str] = (), directories: Sequence[str] = (),
          settings: Optional[Mapping[str, Any]] = None, pace: Optional[bool] = None, timeline: str = "",
-         optimizer_tasks: bool = False, faults: str = "", sleep: bool = True, quiet: bool = False) -> Live:
+         optimizer_tasks: bool = False, faults: str = "", sleep: bool = True, gpu_allocator: str = "",
+         run_ahead: int = 0, quiet: bool = False) -> Live:
     """Pages the tensors of what is trained in the `with` block: parameters, gradients, optimizer states, activations.
 
     memory      of the whole process, such as "8GiB": tensors get what the interpreter and its libraries leave, with
@@ -487,10 +491,14 @@ def live(policy: str = "foresight", *, device: str = "cpu", machine: str = "", m
     faults      makes copies and files fail by this plan (docs/reliability.md), such as "seed=7" or "copy_error=0.01"
     sleep       once the schedule is known, ops run unwatched as long as all tensors fit (default); False: each op is
                 watched, and counts in the report
+    gpu_allocator
+                "movable": a GPU's memory is mapped once, and tensors are moved in it (default: the machine's)
+    run_ahead   with a GPU and such memory, how many ops the program may be ahead of the GPU (default: the machine's,
+                as a rule 0: each op is waited for)
 
     Under torchrun each rank has a run of its own, with its share of memory, of CPU memory that is not given, and of
     disks. Rank 0 reports; the timeline of another is named like timeline.rank1.json.
     """
     return Live(Options(policy, device, str(machine), str(memory), str(reserve), str(gpu_memory), str(cpu_memory),
                         limits, directories, settings or {}, pace, timeline, optimizer_tasks, faults,
-                        sleep, quiet=quiet).check())
+                        sleep, gpu_allocator, str(run_ahead) if run_ahead else "", quiet=quiet).check())

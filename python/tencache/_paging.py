@@ -70,6 +70,9 @@ class Paging:
         library.tencache_program_give_back.argtypes = [pointers, size]
         library.tencache_program_paged.argtypes = [ctypes.c_void_p]
         library.tencache_program_expose.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
+        library.tencache_program_expose_storage.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
+        library.tencache_program_identity.argtypes = [ctypes.c_void_p]
+        library.tencache_program_identity.restype = ctypes.c_uint64
         library.tencache_program_mark.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
         library.tencache_program_pin.argtypes = [pointers, size, ctypes.c_int, ids, ctypes.POINTER(size)]
         library.tencache_program_unpin.argtypes = [ids, size, ctypes.c_int]
@@ -104,6 +107,12 @@ class Paging:
     def fence(self) -> int:
         """The address of what waits for the GPU; 0: there is none."""
         function = self._library.tencache_program_synchronize
+        return ctypes.cast(function, ctypes.c_void_p).value or 0 if self.device == "cuda" else 0
+
+    @property
+    def stream(self) -> int:
+        """The address of what returns the calling thread's stream there; 0: there is none."""
+        function = self._library.tencache_program_stream
         return ctypes.cast(function, ctypes.c_void_p).value or 0 if self.device == "cuda" else 0
 
     def attach(self, abi: int) -> None:
@@ -149,6 +158,21 @@ class Paging:
         paged = ctypes.c_int(0)
         self._check(self._library.tencache_program_expose(tensor._cdata, ctypes.byref(paged)))
         return bool(paged.value)
+
+    def serves_no_faults(self) -> bool:
+        """Whether code that no op announces fails where a tensor is not there."""
+        return bool(self._library.tencache_program_serves_no_faults())
+
+    def expose_storage(self, storage: Any) -> bool:
+        """The same of a torch.UntypedStorage."""
+        paged = ctypes.c_int(0)
+        self._check(self._library.tencache_program_expose_storage(storage._cdata, ctypes.byref(paged)))
+        return bool(paged.value)
+
+    def identity(self, storage: Any) -> int:
+        """In place of the address of a torch.UntypedStorage, for who only compares addresses: its own as long as it
+        lives, and far from those of others. 0: it is not paged."""
+        return int(self._library.tencache_program_identity(storage._cdata))
 
     def expose_all(self) -> None:
         """As if the addresses of all tensors were known outside, those of tensors to come as well."""

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 from typing import Any, Callable, List
 
 import torch
@@ -21,7 +22,17 @@ _BROADCAST_BYTES = 16 << 20
 # Collectives that are no ops in PyTorch before 2.0.
 _BEFORE_2_0 = ("_allgather_base", "_reduce_scatter_base", "allgather_coalesced", "allreduce_coalesced", "alltoall_base",
                "monitored_barrier", "recv_anysource")
-_GIVE_ADDRESSES = ("numpy", "data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__")
+# Of tensors on the CPU a storage has all that it takes to read them; on a GPU it has ops, and addresses.
+_GIVE_ADDRESSES = {"cpu": ("numpy", "data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__"),
+                   "cuda": ("data_ptr", "__dlpack__")}
+# Modules that compare addresses of tensors on a GPU, and do nothing else with them (but of copies on the CPU).
+_COMPARE_ADDRESSES = ("torch.nn.modules.rnn", "torch.serialization", "safetensors.torch",
+                      "huggingface_hub.serialization._torch", "transformers.pytorch_utils", "transformers.modeling_utils",
+                      "transformers.trainer", "transformers.integrations.moe", "accelerate.accelerator",
+                      "accelerate.big_modeling", "accelerate.hooks", "accelerate.utils.modeling",
+                      "accelerate.utils.other", "peft.tuners.tuners_utils", "diffusers.hooks.text_kv_cache")
+_IPC = ("tencache: tensors that are paged lie in memory that other processes cannot open, and move there: hand over a "
+        "copy on the CPU")
 
 _BACKWARD, _OPTIMIZER = (_core.PHASES.index(name) for name in ("backward", "optimizer"))
 
@@ -45,12 +56,19 @@ class Patches:
         self._wrap(torch.optim.Optimizer, "__init__", self._new_optimizer)
         for name in ("backward", "grad"):
             self._wrap(torch.autograd, name, self._backward)
-        for name in _GIVE_ADDRESSES:
+        on_gpu = self._live.options.device == "cuda"
+        for name in _GIVE_ADDRESSES[self._live.options.device]:
             if hasattr(torch.Tensor, name):
-                self._wrap(torch.Tensor, name, self._give_address)
+                gives = self._give_data_ptr if on_gpu and name == "data_ptr" else self._give_address
+                self._wrap(torch.Tensor, name, gives)
+        if on_gpu:
+            self._wrap(torch.UntypedStorage, "data_ptr", self._give_data_ptr_of_storage)
+            self._wrap(torch.UntypedStorage, "_share_cuda_", self._share)
         self._wrap(torch.utils.dlpack, "to_dlpack", self._give_address)
         self._wrap(torch, "to_dlpack", self._give_address)
         self._wrap(torch, "save", self._save)
+        if hasattr(threading.Thread, "_bootstrap_inner"):
+            self._wrap(threading.Thread, "_bootstrap_inner", self._run_thread)
         if self._live.options.optimizer_tasks:
             self._updates.watch(self._replace)
         if hasattr(torch, "compile"):
@@ -158,6 +176,32 @@ class Patches:
                 self.exposed_at[_line_outside(sys._getframe(1))] += 1
         return plain(tensor, *args, **kwargs)
 
+    def _give_data_ptr(self, plain: Any, tensor: Any) -> Any:
+        if not _compares(sys._getframe(2)) or not isinstance(tensor, torch.Tensor):
+            return self._give_address(plain, tensor)
+        identity = self._paging.identity(_storage_of(tensor)) if self._live.attached else 0
+        return identity + tensor.storage_offset() * tensor.element_size() if identity else plain(tensor)
+
+    def _give_data_ptr_of_storage(self, plain: Any, storage: Any) -> Any:
+        if self._ignoring or not self._live.attached:
+            return plain(storage)
+        if _compares(sys._getframe(2)):
+            return self._paging.identity(storage) or plain(storage)
+        if self._paging.expose_storage(storage):
+            self.exposed_at[_line_outside(sys._getframe(1))] += 1
+        return plain(storage)
+
+    def _run_thread(self, plain: Any, thread: Any) -> None:
+        """Its ops are announced: nobody serves what they miss."""
+        if self._live.attached and self._paging.serves_no_faults():
+            self._paging.guard(True)
+        plain(thread)
+
+    def _share(self, plain: Any, storage: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._live.attached and self._paging.identity(storage):
+            raise RuntimeError(_IPC)
+        return plain(storage, *args, **kwargs)
+
     def _save(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         with self._live.aside():
             return plain(*args, **kwargs)
@@ -203,6 +247,17 @@ class Patches:
         finally:
             self._paging.guard(guarded)
             self._paging.unpin(pinned)
+
+
+def _storage_of(tensor: Any) -> Any:
+    return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage().untyped()
+
+
+def _compares(frame: Any) -> bool:
+    """The code there only compares addresses. What is between it and PyTorch's own function is PyTorch's own."""
+    while frame is not None and frame.f_globals.get("__name__") == "torch.storage":  # of typed storages
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") in _COMPARE_ADDRESSES
 
 
 def _flatten(values: Any) -> List[Any]:

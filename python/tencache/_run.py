@@ -63,6 +63,10 @@ def _record(options: Options, script: List[str], text: str, share: bool) -> Reco
                  "--device", options.device, "--machine", options.machine]
         for directory in options.directories:
             words += ["--directory", directory]
+        if options.gpu_allocator:
+            words += ["--gpu-allocator", options.gpu_allocator]
+        if options.run_ahead:
+            words += ["--run-ahead", options.run_ahead]
         if options.optimizer_tasks:
             words.append("--optimizer-tasks")
         if share:
@@ -232,6 +236,7 @@ class Session:
             gpu_memory=arguments.gpu_memory, cpu_memory=arguments.cpu_memory, limits=arguments.limit,
             directories=arguments.directory, pace=arguments.pace, timeline=arguments.timeline,
             optimizer_tasks=arguments.optimizer_tasks, faults=arguments.faults, sleep=arguments.sleep,
+            gpu_allocator=arguments.gpu_allocator, run_ahead=arguments.run_ahead,
             program=arguments.script)
         try:
             self._options.settings = _settings(arguments.set)

@@ -23,7 +23,7 @@ constexpr std::uint64_t most_bytes = 48;
 using Works = std::uint64_t;  // a set: bit n is the n-th work that was submitted
 
 struct Touch {
-  Extent extent;
+  ByteRange extent;
   bool write = false;
 };
 
@@ -128,7 +128,7 @@ class Seed {
   std::uint64_t waits() const { return waits_; }
 
  private:
-  Extent extent() {
+  ByteRange extent() {
     const std::uint64_t begin = random_.below(bytes_);
     return {begin, random_.between(random_.one_in(20) ? 0 : 1, std::min<std::uint64_t>(bytes_ - begin, 12))};
   }
@@ -192,7 +192,7 @@ class Seed {
 
   Random random_;
   std::uint64_t bytes_;
-  std::vector<Extent> tensors_;
+  std::vector<ByteRange> tensors_;
   std::uint64_t ordered_ = 1, passes_ = 1;
   LineClocks clocks_;
   RegionTickets regions_;

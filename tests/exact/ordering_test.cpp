@@ -16,7 +16,7 @@ class OrderingTest : public testing::Test {
     for (int line = 0; line < 3; ++line) clocks.open();
   }
   // What the work waits for: "1.2 2.1".
-  std::string waits_of(Line line, Extent extent, bool write) {
+  std::string waits_of(Line line, ByteRange extent, bool write) {
     waits.clear();
     regions.before(extent, write, line, waits);
     clocks.reduce(line, waits);
@@ -29,8 +29,8 @@ class OrderingTest : public testing::Test {
     regions.after(extent, write, clocks.next(line));
     return text;
   }
-  std::string read(Line line, Extent extent) { return waits_of(line, extent, false); }
-  std::string write(Line line, Extent extent) { return waits_of(line, extent, true); }
+  std::string read(Line line, ByteRange extent) { return waits_of(line, extent, false); }
+  std::string write(Line line, ByteRange extent) { return waits_of(line, extent, true); }
 
   static constexpr Line program = 0, upload = 1, download = 2;
   LineClocks clocks;

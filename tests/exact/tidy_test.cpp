@@ -16,7 +16,7 @@
 namespace tencache {
 namespace {
 
-constexpr std::array deterministic_folders = {"core", "policies", "rows", "sim", "studies"};
+constexpr std::array deterministic_folders = {"core", "policies", "sim", "studies"};
 
 // A name that ends in "(" is a function and is banned only where it is called; the others are banned anywhere.
 // Each counts as a whole word: "wait_time(" and "operand(" do not match.

@@ -6,17 +6,20 @@
 #include <memory>
 #include <vector>
 
+#include "core/error.h"
 #include "executor/chunk_memory.h"
 
 namespace tencache {
 namespace {
 
 constexpr Bytes unit = movable_unit;
+constexpr const char *event_fails = "cuEventRecord", *copy_fails = "cuMemcpyHtoDAsync";
 
 class User {
  public:
-  User(Accelerator& accelerator, Random& random, Bytes capacity)
+  User(Accelerator& accelerator, Random& random, Bytes capacity, const UserTrouble& trouble)
       : random_(random),
+        trouble_(trouble),
         range_(accelerator.range("gpu", capacity)),
         engine_(accelerator.copy_engine()),
         capacity_(capacity),
@@ -26,6 +29,7 @@ class User {
       upload(done, part);
       done += part;
     }
+    filled_ = true;
   }
   ~User() { engine_.reset(); }  // "waits for what was started", before the host's ends go
   User(const User&) = delete;
@@ -81,9 +85,21 @@ class User {
     std::generate_n(host, bytes, [&] { return static_cast<std::byte>(random_.below(256)); });
     range_->cover(at, bytes);
     const DeviceCopy copy{range_->begin() + at, host, bytes};
-    engine_->upload({&copy, 1});
+    const char* fails = filled_ && trouble_.fail && random_.one_in(4) ? draw_failure() : nullptr;
+    try {
+      if (fails != nullptr) trouble_.fail(fails);
+      engine_->upload({&copy, 1});
+    } catch (const Error&) {
+      if (fails == nullptr) throw;
+      // What was started is over, so that nobody reads this any more.
+      std::vector<std::byte> given(host, host + bytes);
+      std::fill_n(host, bytes, std::byte{0x77});
+      if (fails == event_fails) std::ranges::copy(given, expected_.begin() + static_cast<std::ptrdiff_t>(at));
+      return;
+    }
     std::memcpy(expected_.data() + at, host, bytes);
   }
+  const char* draw_failure() { return random_.one_in(2) ? event_fails : copy_fails; }
   void download(Bytes at, Bytes bytes) {
     const std::byte* first = expected_.data() + at;
     downloads_.push_back({aligned_buffer(bytes, std::byte{0}), {first, first + bytes}});
@@ -92,6 +108,8 @@ class User {
   }
 
   Random& random_;
+  const UserTrouble& trouble_;
+  bool filled_ = false;
   std::unique_ptr<DeviceRange> range_;
   std::unique_ptr<CopyEngine> engine_;
   Bytes capacity_;
@@ -109,11 +127,10 @@ void make_arena(RandomCase& made, Bytes page) {
   gpu.capacity = round_up(gpu.capacity, page);
 }
 
-std::string use_arena(Accelerator& accelerator, Random& random, Bytes capacity,
-                      const std::function<void()>& interfere) {
-  User user(accelerator, random, capacity);
+std::string use_arena(Accelerator& accelerator, Random& random, Bytes capacity, const UserTrouble& trouble) {
+  User user(accelerator, random, capacity, trouble);
   for (std::uint64_t steps = random.between(4, 40); steps > 0; --steps) {
-    if (random.one_in(3)) interfere();
+    if (random.one_in(3)) trouble.interfere();
     if (std::string wrong = user.step(); !wrong.empty()) return wrong;
   }
   return user.finish();

@@ -12,9 +12,13 @@ namespace tencache {
 // The case's GPU becomes an arena, of whole pages of the accelerator. The case was made with CaseOptions::movable.
 void make_arena(RandomCase& made, Bytes page);
 
-// Copies into, out of and within a range, onto themselves too, one after the other without waiting; between some of
-// them another library of the program makes another context current (`interfere`). Empty, or what was wrong with a
-// content. Throws Error as the accelerator does.
-std::string use_arena(Accelerator& accelerator, Random& random, Bytes capacity, const std::function<void()>& interfere);
+struct UserTrouble {
+  std::function<void()> interfere;                   // another library of the program makes another context current
+  std::function<void(const char* function)> fail{};  // the driver's next call of that function fails; empty: none does
+};
+
+// Copies into, out of and within a range, onto themselves too, one after the other without waiting. Empty, or what was
+// wrong with a content. Throws Error as the accelerator does, but for what failed by `fail`.
+std::string use_arena(Accelerator& accelerator, Random& random, Bytes capacity, const UserTrouble& trouble);
 
 }  // namespace tencache

@@ -6,7 +6,6 @@
 #include <tuple>
 #include <vector>
 
-#include "tests/live/rules/more_rules.h"
 #include "tests/live/rules/rules_driver.h"
 
 namespace tencache::rules {
@@ -147,7 +146,7 @@ TEST_F(DeviceEnginesTest, AStreamWaitsForAnothersEvent) {
   cuda().cuEventCreate(&copied, CU_EVENT_DISABLE_TIMING);
   upload(copies, 0);
   cuda().cuEventRecord(copied, copies);
-  more_rules().cuStreamWaitEvent(kernels, copied, 0);
+  cuda().cuStreamWaitEvent(kernels, copied, 0);
   kernel(kernels, 100, 0);
   cuda().cuStreamSynchronize(kernels);
   EXPECT_EQ(jobs_.times, (Times{{JobKind::upload, 10, 1010}, {JobKind::kernel, 1010, 1110}}));

@@ -2,17 +2,24 @@
 // rules (which the CPU can touch), copies are its streams'. What LibTorch itself does on a GPU is not shown here.
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>
+#include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <thread>
 
 #include "executor/cuda/cuda_device.h"
+#include "executor/torch/adoption.h"
 #include "executor/torch/interception.h"
 #include "gmock/gmock.h"
 #include "policies/registry.h"
@@ -41,12 +48,20 @@ void expect_nothing_left(const RulesDriver& driver) {
   EXPECT_EQ(left.mappings + left.handles + left.reservations + left.pinned + left.streams + left.contexts, 0u);
 }
 
+// The GPU's memory is mapped once. What an op has got stays where it is, and what it still needs has to lie in one piece:
+// `more` for that.
+MachineSpec arena_of(MachineSpec machine, Bytes more) {
+  machine.tiers[0].allocator = AllocatorKind::movable;
+  machine.tiers[0].capacity += round_up(more, 4096);
+  return machine;
+}
+
 class LiveCuda : public testing::Test {
  protected:
   static void SetUpTestSuite() { at::set_num_threads(1); }
 };
 
-TEST_F(LiveCuda, TrainsToTheSameBitsUnderSeveralPolicies) {
+void expect_the_same_bits(bool arena) {
   const Result plain = train(tiny(steps), nullptr);
   RulesDriver driver({.memory = 1 * GiB, .granularity = 4096});
   std::uint64_t fences = 0;
@@ -64,6 +79,7 @@ TEST_F(LiveCuda, TrainsToTheSameBitsUnderSeveralPolicies) {
       machine.links.push_back({.name = "nvme_write", .from = 1, .to = 2, .bandwidth = 10'000'000'000, .uses = {}});
     }
     const std::uint64_t uploads = driver.counts().uploads;
+    if (arena) machine = arena_of(machine, demand.largest_op_bytes);
     // What gives up by default where it could evict is told to evict.
     const bool gives_up = std::string(policy) == "zero-infinity";
     const MadePolicy made = make_policy(policy, gives_up ? std::map<std::string, std::string>{{"overflow", "evict"}}
@@ -72,11 +88,14 @@ TEST_F(LiveCuda, TrainsToTheSameBitsUnderSeveralPolicies) {
     EXPECT_EQ(paged.result.losses, plain.losses);
     EXPECT_TRUE(same_bits(paged.result.weights, plain.weights));
     EXPECT_EQ(paged.deviations, 0u) << paged.first_deviation;
-    EXPECT_LE(paged.run.peak_bytes[0], gpu);
+    EXPECT_LE(paged.run.peak_bytes[0], machine.tiers[0].capacity);
     EXPECT_GT(driver.counts().uploads, uploads);
     expect_nothing_left(driver);
   }
 }
+
+TEST_F(LiveCuda, TrainsToTheSameBitsUnderSeveralPolicies) { expect_the_same_bits(false); }
+TEST_F(LiveCuda, TrainsToTheSameBitsWhereTensorsMove) { expect_the_same_bits(true); }
 
 // With a GPU's pages every small tensor takes one.
 TEST_F(LiveCuda, PagesOfTwoMebibytesDoNotChangeABit) {
@@ -284,14 +303,341 @@ TEST_F(LiveCuda, WorkspacesThatLibrariesKeepStay) {
   expect_nothing_left(driver);
 }
 
+// On a GPU (where Host says the stream) the runtime brings what comes from ordinary memory.
+TEST_F(LiveCuda, LargeContentComesThroughTheRuntime) {
+  RulesDriver driver({.memory = 64 * MiB, .granularity = 4096});
+  const MadePolicy made = make_policy("on-demand");
+  LiveOptions live;
+  live.machine.pace = false;
+  live.machine.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
+  live.fence = [&driver] { driver.table().cuStreamSynchronize(nullptr); };
+  const Tensor source = at::rand({1 << 19}), small = at::rand({1 << 10});
+  const Tensor strided = at::rand({1 << 10, 1 << 10}).t(), other_type = at::rand({1 << 19}).to(at::kDouble);
+  {
+    LiveRuntime runtime(live_test::machine_of(48 * MiB), *made.policy, live);
+    paging::Host host;
+    host.raise = [](const tencache_live&, int) { rethrow_live_failure(); };
+    host.stream = [] { return static_cast<void*>(nullptr); };
+    paging::attach(runtime.abi(), host);
+    const paging::Guard guard;
+    const auto uploads_of = [&driver](const std::function<void()>& copy) {
+      const std::uint64_t before = driver.counts().uploads;
+      copy();
+      return driver.counts().uploads - before;
+    };
+    Tensor paged = at::zeros({1 << 19});
+    const auto version = paged._version();
+    EXPECT_GT(uploads_of([&] { paged.copy_(source); }), 0u);
+    EXPECT_EQ(paged._version(), version + 1);
+    EXPECT_TRUE(at::equal(paged, source));
+    Tensor moved;
+    EXPECT_GT(uploads_of([&] { moved = source.to(at::kCPU, at::kFloat, false, true); }), 0u);
+    EXPECT_TRUE(at::equal(moved, source));
+    EXPECT_NE(paging::tensor_of(moved.storage()), tencache_no_tensor);
+    // PyTorch's own copies.
+    Tensor weight = at::zeros({1 << 19}).requires_grad_();
+    EXPECT_EQ(uploads_of([&] { weight.mul(2).copy_(source); }), 0u) << "it is recorded";
+    EXPECT_EQ(uploads_of([&] { paged.slice(0, 0, 1 << 10).copy_(small); }), 0u);
+    EXPECT_EQ(uploads_of([&] { at::zeros({1 << 10, 1 << 10}).copy_(strided); }), 0u);
+    EXPECT_EQ(uploads_of([&] { at::zeros({1 << 19}).copy_(other_type); }), 0u);
+  }
+  live.machine.accelerator.reset();
+  expect_nothing_left(driver);
+}
+
+// ---- Where tensors move ---------------------------------------------------------------------------------------------
+
+// A run on an arena of `blocks` tensors of 16 KiB.
+class Arena {
+ public:
+  explicit Arena(Bytes blocks) : made_(make_policy("on-demand")) {
+    LiveOptions live;
+    live.settle = true;
+    live.machine.pace = false;
+    live.machine.accelerator = std::make_shared<CudaDevice>(driver_.table(), 0);
+    live.fence = [] {};
+    runtime_.emplace(arena_of(live_test::machine_of(blocks * 16 * KiB + 4096), 0), *made_.policy, live);
+    guard_.emplace(*runtime_);
+  }
+  ~Arena() {
+    const bool leaks = !runtime_;
+    end();
+    leaks ? driver_.keep_addresses() : expect_nothing_left(driver_);
+  }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // The rest is what tensors that outlive the run leave.
+  void end() {
+    others_ = {};
+    guard_.reset();
+    runtime_.reset();
+  }
+  LiveRuntime& runtime() { return *runtime_; }
+  std::byte* guard() { return runtime_->guard(); }
+  // Everything that is not in use leaves, and others come to lie there.
+  void clear() {
+    for (int round = 0; round < 2; ++round) {
+      for (Tensor& other : others_) other.defined() ? other.add_(1) : other = at::full({64, 64}, 1.0f);
+    }
+  }
+
+ private:
+  RulesDriver driver_{{.memory = 64 * MiB, .granularity = 4096}};
+  MadePolicy made_;
+  std::optional<LiveRuntime> runtime_;
+  std::optional<ThreadGuard> guard_;
+  std::array<Tensor, 8> others_;
+};
+
+// Whether it may be read.
+bool accessible(const void* address) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  const bool read = ::write(ends[1], address, 1) == 1;
+  ::close(ends[0]);
+  ::close(ends[1]);
+  return read;
+}
+
+c10::StorageImpl& storage_of(const Tensor& tensor) { return *tensor.storage().unsafeGetStorageImpl(); }
+
+// In the body of an op on the tensor.
+std::function<void()>& look() {
+  static auto* const instance = new std::function<void()>;
+  return *instance;
+}
+Tensor look_around(const Tensor& tensor) {
+  look()();
+  return at::empty_like(tensor).copy_(tensor);
+}
+
+TEST_F(LiveCuda, WhatLeftIsWhereNobodyMayAccess) {
+  Arena arena(6);
+  std::vector<Tensor> all;
+  for (int i = 0; i < 12; ++i) all.push_back(at::full({64, 64}, static_cast<float>(i)));
+  const Tensor view = all[0].slice(0, 32);
+  EXPECT_FALSE(accessible(arena.guard()));
+  std::size_t left = 0;
+  for (std::size_t i = 0; i < 60; ++i) {
+    look() = [&] {
+      std::set<void*> places;
+      for (const Tensor& tensor : all) {
+        void* const address = tensor.data_ptr();
+        if (address == arena.guard()) {
+          ++left;
+          continue;
+        }
+        EXPECT_EQ(address, arena.runtime().address(live_id(tensor)));
+        EXPECT_TRUE(places.insert(address).second) << "somebody else is there";
+      }
+      EXPECT_EQ(view.data_ptr<float>(), all[0].data_ptr<float>() + 32 * 64);
+    };
+    call("tencache_test::look_around", {all[i * 5 % 12]});
+  }
+  EXPECT_GT(left, 200u);
+  EXPECT_EQ(live_id(view), live_id(all[0]));
+  for (std::size_t i = 0; i < 12; ++i) EXPECT_EQ(all[i].min().item<float>(), static_cast<float>(i));
+  EXPECT_EQ(view.max().item<float>(), 0);
+}
+
+TEST_F(LiveCuda, WhatIsExposedComesInAndStays) {
+  Arena arena(6);
+  const Tensor tensor = at::full({64, 64}, 7.0f);
+  arena.clear();
+  EXPECT_EQ(tensor.data_ptr(), arena.guard());
+  EXPECT_TRUE(paging::expose(storage_of(tensor)));
+  auto* const address = tensor.data_ptr<float>();
+  EXPECT_EQ(address[9], 7);
+  for (int i = 0; i < 3; ++i) {
+    address[9] += 1;  // of which nobody hears
+    arena.clear();
+    tensor.add_(1);
+    EXPECT_EQ(tensor.data_ptr(), address);
+    EXPECT_EQ(address[9], 9 + 2 * i);
+  }
+  // Tensors that others have made of the same memory.
+  const Tensor other = at::from_blob(address, {64, 64});
+  EXPECT_EQ(live_id(other), live_id(tensor));
+  other.mul_(2);
+  arena.clear();
+  EXPECT_EQ(tensor.max().item<float>(), 2 * 13.0f);
+  EXPECT_EQ(arena.runtime().figures().exposed, 1u);
+  // What an op was not given, and is not there.
+  const Tensor gone = at::ones({64, 64});
+  arena.clear();
+  std::string refusal;
+  look() = [&] {
+    try {
+      paging::expose(storage_of(gone));
+    } catch (const Error& error) {
+      refusal = error.what();
+    }
+    EXPECT_TRUE(paging::expose(storage_of(tensor)));
+  };
+  call("tencache_test::look_around", {tensor});
+  EXPECT_EQ(refusal, "op 'tencache_test::look_around' asks for the address of a tensor that it was not given");
+  // More than there is room for.
+  std::vector<Tensor> all;
+  for (int i = 0; i < 6; ++i) all.push_back(at::ones({64, 64}));
+  EXPECT_THROW(
+      {
+        for (const Tensor& one : all) paging::expose(storage_of(one));
+      },
+      OutOfMemory);
+  all.clear();
+  EXPECT_EQ(gone.sum().item<float>(), 4096);
+}
+
+TEST_F(LiveCuda, InsideAnOpWhatItWasGivenIsExposed) {
+  Arena arena(6);
+  const Tensor tensor = at::full({64, 64}, 7.0f);
+  arena.clear();
+  void* address = nullptr;
+  look() = [&] {
+    EXPECT_TRUE(paging::expose(storage_of(tensor)));
+    address = tensor.data_ptr();
+  };
+  call("tencache_test::look_around", {tensor});
+  arena.clear();
+  EXPECT_EQ(tensor.data_ptr(), address);
+  EXPECT_EQ(tensor.max().item<float>(), 7);
+  EXPECT_EQ(tensor.data_ptr(), address);
+}
+
+TEST_F(LiveCuda, AllMayBeExposed) {
+  Arena arena(8);
+  const Tensor before = at::ones({64, 64});
+  for (int i = 0; i < 9; ++i) at::full({64, 64}, 1.0f) + at::full({64, 64}, 1.0f);
+  paging::expose_all();
+  const Tensor after = at::full({64, 64}, 2.0f);
+  float* const places[] = {before.data_ptr<float>(), after.data_ptr<float>()};
+  for (int i = 0; i < 9; ++i) at::full({64, 64}, 1.0f) + at::full({64, 64}, 1.0f);
+  EXPECT_EQ(before.data_ptr<float>(), places[0]);
+  EXPECT_EQ(after.data_ptr<float>(), places[1]);
+  EXPECT_EQ(places[0][1], 1);
+  EXPECT_EQ(places[1][1], 2);
+}
+
+TEST_F(LiveCuda, PinnedTensorsAreWhereTheirStoragesSay) {
+  Arena arena(6);
+  const Tensor tensor = at::full({64, 64}, 3.0f);
+  arena.clear();
+  {
+    const PinnedTensors pinned(arena.runtime(), {tensor});
+    auto* const address = tensor.data_ptr<float>();
+    address[5] += 1;
+    arena.clear();
+    EXPECT_EQ(tensor.data_ptr<float>(), address);
+    EXPECT_EQ(address[5], 4);
+  }
+  arena.clear();
+  EXPECT_EQ(tensor.data_ptr(), arena.guard());
+  EXPECT_EQ(tensor.max().item<float>(), 4);
+}
+
+// Code that is no op has memory of the allocator: it stays, until an op has it as a tensor.
+TEST_F(LiveCuda, MemoryWithoutATensorStays) {
+  Arena arena(6);
+  c10::DataPtr memory = c10::GetCPUAllocator()->allocate(64 * 64 * sizeof(float));
+  auto* const values = static_cast<float*>(memory.get());
+  EXPECT_EQ(memory.get_context(), memory.get()) << "as oneDNN insists";
+  std::fill_n(values, 64 * 64, 5.0f);
+  arena.clear();
+  EXPECT_EQ(values[77], 5);
+  const Tensor tensor = at::empty({0}).set_(
+      c10::Storage(c10::Storage::use_byte_size_t(), 64 * 64 * sizeof(float), std::move(memory)), 0, {64, 64}, {64, 1});
+  arena.clear();
+  EXPECT_EQ(tensor.data_ptr<float>(), values);
+  EXPECT_EQ(values[77], 5);
+  tensor.add_(1);
+  arena.clear();
+  EXPECT_EQ(tensor.data_ptr(), arena.guard()) << "as any other tensor from here on";
+  EXPECT_EQ(tensor.min().item<float>(), 6);
+}
+
+// What oneDNN keeps: taken in an op, by an address alone.
+TEST_F(LiveCuda, MemoryThatAnOpKeepsStays) {
+  Arena arena(6);
+  const Tensor tensor = at::ones({64, 64});
+  float* kept = nullptr;
+  look() = [&] {
+    kept = static_cast<float*>(c10::GetCPUAllocator()->raw_allocate(16 * KiB));
+    std::fill_n(kept, 4096, 8.0f);
+  };
+  call("tencache_test::look_around", {tensor});
+  arena.clear();
+  EXPECT_EQ(kept[4095], 8);
+  c10::GetCPUAllocator()->raw_deallocate(kept);
+  arena.clear();
+}
+
+TEST_F(LiveCuda, StoragesMayGetOtherMemoryMeanwhile) {
+  Arena arena(6);
+  const Tensor tensor = at::full({64, 64}, 3.0f), other = at::full({64, 64}, 4.0f);
+  arena.clear();
+  // Its memory goes to another storage, and it gets some that is not the runtime's.
+  std::vector<float> plain(4096, 1);
+  c10::DataPtr moved = storage_of(tensor).set_data_ptr(c10::DataPtr(plain.data(), c10::Device(c10::kCPU)));
+  storage_of(other).set_data_ptr_noswap(std::move(moved));
+  EXPECT_EQ(live_id(tensor), none);
+  arena.clear();
+  EXPECT_EQ(tensor.data_ptr(), plain.data());
+  EXPECT_EQ(other.max().item<float>(), 3);
+  EXPECT_EQ(tensor.max().item<float>(), 1);
+  arena.clear();
+  EXPECT_EQ(other.data_ptr(), arena.guard());
+  EXPECT_EQ(other.max().item<float>(), 3);
+}
+
+TEST_F(LiveCuda, WhatOutlivesTheRunIsWhereNobodyMayAccess) {
+  Arena arena(6);
+  Tensor survivor = at::full({64, 64}, 3.0f);
+  const void* const guard = arena.guard();
+  testing::internal::CaptureStderr();
+  arena.end();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("outlive their runtime"));
+  EXPECT_EQ(survivor.data_ptr(), guard);
+  EXPECT_FALSE(accessible(survivor.data_ptr()));
+  survivor = Tensor();  // does not crash
+}
+
+TEST_F(LiveCuda, TwoThreadsOnAnArena) {
+  Arena arena(24);
+  std::array<float, 4> sums{};
+  const auto work = [&sums](std::size_t index) {
+    const Tensor w = at::full({64, 64}, 0.01f + static_cast<float>(index % 2));
+    Tensor x = at::ones({64, 64});
+    std::vector<Tensor> all;
+    for (int i = 0; i < 20; ++i) {
+      x = at::tanh(x.matmul(w));
+      all.push_back(x);
+    }
+    for (const Tensor& each : all) sums[index] += each.sum().item<float>();
+  };
+  const auto guarded = [&](std::size_t index) {
+    const ThreadGuard guard(arena.runtime());
+    work(index);
+  };
+  std::thread first(guarded, 0), second(guarded, 1);
+  first.join();
+  second.join();
+  work(2);
+  work(3);
+  EXPECT_EQ(sums[0], sums[2]);
+  EXPECT_EQ(sums[1], sums[3]);
+}
+
 }  // namespace
 }  // namespace tencache::live_gpt
 
 TORCH_LIBRARY(tencache_test, library) {
   library.def("late_mix(Tensor a, Tensor b) -> Tensor");
   library.def("count_calls(Tensor like) -> Tensor");
+  library.def("look_around(Tensor tensor) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(tencache_test, CPU, library) {
   library.impl("late_mix", &tencache::live_gpt::late_mix);
   library.impl("count_calls", &tencache::live_gpt::count_calls);
+  library.impl("look_around", &tencache::live_gpt::look_around);
 }

@@ -17,8 +17,10 @@
 #include <string>
 #include <vector>
 
+#include "core/check.h"
 #include "core/error.h"
 #include "executor/cuda/cuda_device.h"
+#include "executor/torch/adoption.h"
 #include "policies/registry.h"
 #include "tests/live/live_chaos_programs.h"
 #include "tests/live/live_example_support.h"
@@ -93,10 +95,52 @@ void unannounced_kernels(live_test::Session& session) {
   for (const at::Tensor& tensor : all) session.keep(tensor);
 }
 
+// The same at addresses that code outside has, at any time: those tensors stay where they are.
+void exposed_tensors(live_test::Session& session) {
+  struct Exposed {
+    at::Tensor tensor;
+    float* address = nullptr;
+  };
+  std::array<Exposed, 5> all;
+  std::array<at::Tensor, 9> others;
+  for (at::Tensor& other : others) other = torch::ones({30, 100});
+  for (std::size_t round = 0; round < 40; ++round) {
+    if (round % 10 == 0) session.step();
+    Exposed& one = all[round * 3 % all.size()];
+    if (!one.tensor.defined()) {
+      one.tensor = torch::full({30 + static_cast<std::int64_t>(round % 8), 100}, static_cast<float>(round));
+      const at::Tensor large = torch::full({80, 200}, 1.0f);  // it may have to leave before it is exposed
+      if (session.runtime() != nullptr) paging::expose(*one.tensor.storage().unsafeGetStorageImpl());
+      one.address = static_cast<float*>(one.tensor.data_ptr());
+    }
+    const auto body = [address = one.address, count = one.tensor.numel()] {
+      for (std::int64_t i = 0; i < count; ++i) address[i] = 2 * address[i] + 1;
+    };
+    if (session.runtime() == nullptr) {
+      body();
+    } else {
+      the_kernels->launch("a kernel of others", reinterpret_cast<std::byte*>(one.address), one.tensor.nbytes(), body);
+    }
+    if (round % 3 == 0) {  // while the kernel is under way; others come to lie there
+      one.tensor.reset();
+      for (at::Tensor& other : others) other.add_(1);
+      continue;
+    }
+    const at::Tensor large = torch::full({80, 200}, 1.0f);
+    if (all[round % all.size()].tensor.defined()) all[round % all.size()].tensor.mul_(0.25);
+    TENCACHE_CHECK(one.tensor.data_ptr() == one.address);
+  }
+  for (const Exposed& one : all) {
+    if (one.tensor.defined()) session.keep(one.tensor);
+  }
+  for (const at::Tensor& other : others) session.keep(other);
+}
+
 std::vector<SeedProgram> all_programs() {
   std::vector<SeedProgram> programs = {{"gpt", train_gpt}};
   std::vector<live_test::ChaosProgram> chaos = live_test::chaos_networks();
   for (const live_test::ChaosProgram& more : live_test::chaos_ops()) chaos.push_back(more);
+  chaos.push_back({"exposed_tensors", exposed_tensors});
   chaos.push_back({"unannounced_kernels", unannounced_kernels});
   for (const live_test::ChaosProgram& one : chaos) {
     programs.push_back({one.name, [program = one.program](LiveRuntime* runtime) { return run_chaos(program, runtime); },
@@ -130,6 +174,7 @@ Run run_on(const RulesDriver& driver, LateKernels& kernels, const SeedProgram& p
       device.bind();
       check_cuda(device.driver(), device.driver().cuStreamSynchronize(nullptr), "an op of the program");
     };
+    options.stream = [] { return nullptr; };
     options.interpose = [&](const tencache_live& live) { return kernels.interpose(live); };
     LiveRuntime runtime(machine, policy, options);
     run.results = program.run(&runtime);
@@ -194,7 +239,7 @@ Trouble draw_trouble(Random& random) {
 }
 
 struct Totals : SeedTotals {
-  std::uint64_t evictions = 0;
+  std::uint64_t evictions = 0, on_arena = 0, holes = 0, ahead = 0;
   LateCounts kernels;
   std::map<std::string, std::uint64_t> programs;
 };
@@ -212,12 +257,17 @@ Finding judge(std::uint64_t seed, const std::vector<SeedProgram>& programs, cons
   Random random(seed ^ 0x6c697665);
   const std::vector<std::string>& policies = registered_policies();
   const std::string& policy = policies[seed % policies.size()];
-  const SeedProgram& program = random.one_in(8) ? programs.back() : programs[random.below(programs.size())];
+  const std::size_t which = random.one_in(8) ? programs.size() - 1 - random.below(2) : random.below(programs.size());
+  const SeedProgram& program = programs[which];
   const Known& known = known_of(program);
   // "ideal" does not page: it takes what it is not given.
   const Bytes least = policy == "ideal" ? plenty : known.least_bytes;
   const Bytes most = random.one_in(3) ? least : std::max(least, known.peak_bytes);
-  const Bytes budget = round_up(random.between(least, most), page);
+  Random arena(seed ^ 0x6172656e61);
+  const bool on_arena = arena.one_in(2);
+  // There what an op has got stays where it is, and what it still needs has to lie in one piece.
+  const Bytes budget =
+      round_up(random.between(least, most), page) + (on_arena && policy != "ideal" ? least + 16 * page : 0);
   const auto strategy = static_cast<Strategy>(random.below(strategy_names.size()));
   const bool with_files = random.one_in(3) || needs_nvme(policy), settle = random.one_in(4);
   const Trouble trouble = draw_trouble(random);
@@ -233,13 +283,22 @@ Finding judge(std::uint64_t seed, const std::vector<SeedProgram>& programs, cons
   driver.set_budget(budget);
   if (trouble.function != nullptr) driver.fail(trouble.function, trouble.result, trouble.calls);
   const MadePolicy made = made_policy(policy);
-  const Run run = run_on(driver, kernels, program, machine_of(budget, with_files ? folder : ""), *made.policy, settle);
+  MachineSpec machine = machine_of(budget, with_files ? folder : "");
+  if (on_arena) machine.tiers[0].allocator = AllocatorKind::movable;
+  if (on_arena && arena.one_in(2)) {
+    machine.run_ahead.ops = static_cast<std::uint32_t>(arena.one_in(2) ? arena.between(1, 4) : 256);
+    machine.run_ahead.copies = static_cast<std::uint32_t>(arena.between(1, 3));
+    totals.ahead++;
+  }
+  const Run run = run_on(driver, kernels, program, machine, *made.policy, settle);
 
   totals.seeds++;
   totals.policies[policy]++;
   totals.strategies[strategy_names[static_cast<std::size_t>(strategy)]]++;
   totals.programs[program.name]++;
   totals.evictions += run.figures.counters.evictions;
+  totals.on_arena += on_arena ? 1 : 0;
+  totals.holes += run.figures.counters.tiers[0].holes;
   totals.kernels.late += kernels.counts().late;
   totals.kernels.waited += kernels.counts().waited;
   totals.kernels.ordered += kernels.counts().ordered;
@@ -285,6 +344,9 @@ int main(int count, char** arguments) {
                     .more =
                         [&](nlohmann::ordered_json& figures) {
                           figures["evictions"] = totals.evictions;
+                          figures["on_arena"] = totals.on_arena;
+                          figures["holes"] = totals.holes;
+                          figures["ahead"] = totals.ahead;
                           figures["late_kernels"] = totals.kernels.late;
                           figures["ops_waited_for"] = totals.kernels.waited;
                           figures["judged_by_order_alone"] = totals.kernels.ordered;

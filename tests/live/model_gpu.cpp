@@ -3,16 +3,19 @@
 // runs it.
 //
 //   model_gpu --figures FILE TRACE [--policy P] [--memory BYTES|SHARE%|all] [--host fixed[:US]|measured] [--steps N]
-//             [--gpu-allocator exact|movable] [--locked BYTES] [--bytes|--predict]
+//             [--gpu-allocator exact|movable] [--run-ahead OPS] [--window US] [--locked BYTES] [--bytes|--predict|--load]
 //   model_gpu --figures FILE --write-machine FILE [--gpu-allocator A]      the machine for a prediction
 //
 // --memory: of the GPU tier; a share is one of the trace's peak in pages of 2 MiB, all is the whole device.
+// --window: RunAhead::time_ns, in microseconds.
 // --locked: of CPU memory, page-locked before the first step (HostMachineOptions::locked).
 // --bytes: nothing runs, it only prints what --memory is.
 // --predict: the program is simulated on a machine of the same figures. As in a live program, ops run where the program
 //   runs them: policies that would do the optimizer's on the CPU do not.
+// --load: no step; what is there before the first one comes from pageable memory (TracePlayer::load).
 // --host: what the runtime's code costs an op, in microseconds, or the processor time that it takes here.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -184,11 +187,12 @@ Json breakdown(const PlayedStep& step, const Record& record, Line program) {
 constexpr Bytes page_bytes_of_gpu = 2 * MiB;
 
 struct Options {
-  std::string trace, figures, write_machine, policy = "foresight", memory = "all", host = "fixed";
+  std::string trace, figures, write_machine, policy = "foresight", memory = "all", host = "fixed", run_ahead = "0";
   std::string allocator = "exact";  // of the GPU's memory
   std::uint64_t steps = 6;
   Bytes locked = 0;
-  bool bytes = false, predict = false;
+  std::uint64_t window_us = 0;  // RunAhead::time_ns; 0: its default
+  bool bytes = false, predict = false, load = false;
 };
 
 Bytes memory_of(const std::string& text, const Trace& trace, Bytes device) {
@@ -274,11 +278,21 @@ Json predict(const Trace& trace, const MachineSpec& machine, Policy& policy) {
   return {{"fits", step.fits}, {"predicted_ns", step.step_ns}, {"cpu_memory_bytes", step.peak_bytes[1]}};
 }
 
+Json load(TracePlayer& player, LiveRuntime& runtime, const ModelGpu& model) {
+  const TracePlayer::Loaded loaded = player.load(runtime);
+  const double link_ns = static_cast<double>(loaded.bytes) / model.copy_bytes_per_ns;
+  return {{"load_ns", loaded.took_ns},           {"bytes", loaded.bytes},
+          {"stored_bytes", loaded.stored_bytes}, {"evictions", loaded.evictions},
+          {"link_ns", std::llround(link_ns)},    {"ratio", static_cast<double>(loaded.took_ns) / link_ns}};
+}
+
 Json run(const Options& options, const ModelGpu& model) {
   const Trace trace = read_trace(options.trace);
   MachineSpec machine = machine_of(model, options.allocator);
   const Host host = parse_host(options.host, model);
   machine.tiers[0].capacity = memory_of(options.memory, trace, model.memory);
+  override_run_ahead(machine, "--run-ahead", options.run_ahead);
+  if (options.window_us > 0) machine.run_ahead.time_ns = 1000 * static_cast<Nanoseconds>(options.window_us);
   if (options.bytes) return {{"memory_bytes", machine.tiers[0].capacity}};
   const MadePolicy made = make_policy(options.policy);
   if (options.predict) return predict(trace, machine, *made.policy);
@@ -302,7 +316,13 @@ Json run(const Options& options, const ModelGpu& model) {
     live.machine.locked = options.locked;
     TracePlayer player(trace, model, driver, turns, host.op_ns);
     live.fence = [&player] { player.fence(); };
+    live.stream = [] { return nullptr; };
+    live.loader.threads = 8;
+    live.loader.copy = [&](std::byte*, const std::byte*, Bytes bytes) {
+      turns.spend(std::llround(static_cast<double>(bytes) / model.memcpy_bytes_per_ns));
+    };
     LiveRuntime runtime(machine, *made.policy, live);
+    if (options.load) return load(player, runtime, model);
     const std::vector<PlayedStep> steps = player.play(runtime, options.steps);
     std::vector<PlayedStep> steady(steps.end() - static_cast<std::ptrdiff_t>(steady_steps), steps.end());
     std::ranges::sort(steady, {}, [](const PlayedStep& step) { return step.end_ns - step.begin_ns; });
@@ -310,6 +330,7 @@ Json run(const Options& options, const ModelGpu& model) {
     result = {{"trace", options.trace},
               {"policy", options.policy},
               {"gpu_allocator", options.allocator},
+              {"run_ahead", machine.run_ahead.ops},
               {"host", host.text()},
               {"recorded_ns", std::accumulate(trace.ops.begin(), trace.ops.end(), Nanoseconds{0},
                                               [](Nanoseconds sum, const Op& op) { return sum + op.occupied_ns(); })},
@@ -337,6 +358,7 @@ Options parse(int count, char** words) {
                                                         {"--policy", &options.policy},
                                                         {"--memory", &options.memory},
                                                         {"--gpu-allocator", &options.allocator},
+                                                        {"--run-ahead", &options.run_ahead},
                                                         {"--host", &options.host}};
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
@@ -347,8 +369,12 @@ Options parse(int count, char** words) {
       options.bytes = true;
     } else if (word == "--predict") {
       options.predict = true;
+    } else if (word == "--load") {
+      options.load = true;
     } else if (word == "--locked" && i + 1 < count) {
       options.locked = std::strtoull(words[++i], nullptr, 10);
+    } else if (word == "--window" && i + 1 < count) {
+      options.window_us = std::strtoull(words[++i], nullptr, 10);
     } else if (word == "--steps" && i + 1 < count) {
       options.steps = std::strtoull(words[++i], nullptr, 10);
     } else if (options.trace.empty() && !word.starts_with("-")) {

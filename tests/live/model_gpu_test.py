@@ -16,7 +16,8 @@ CALLS = ("cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemCreate", "cuMemcpyHto
 def figures(**changes):
     values = {"device": {"memory_gb": 20, "copy_gb_per_s": 50, "hbm_gb_per_s": 4000, "copy_latency_us": 4,
                          "kernel_latency_us": 6},
-              "host": {"spin_us": 4, "wake_us": 30, "issue_us": 9, "op_us": 1, "page_lock_s_per_gb": 0.1},
+              "host": {"spin_us": 4, "wake_us": 30, "issue_us": 9, "op_us": 1, "page_lock_s_per_gb": 0.1,
+                         "memcpy_gb_per_s": 10},
               "calls_us": dict.fromkeys(CALLS, 10)}
     for name, value in changes.items():
         for part in values.values():
@@ -124,6 +125,20 @@ class ModelGpu(unittest.TestCase):
                 self.assertEqual(calls.get("cuMemcpyDtoDAsync", 0), played["steady"]["moves"])
                 exact = self.play("--memory", "60%", "--policy", policy)
                 self.assertLess(played["step_ns"], exact["step_ns"])
+
+    def test_loading(self):
+        movable = ("--gpu-allocator", "movable", "--load")
+        whole = self.play("--memory", "all", *movable)
+        self.assertEqual(whole["bytes"], (8 * LAYERS + 16) * MIB)
+        self.assertEqual(whole["link_ns"], round(whole["bytes"] / 50))
+        self.assertEqual((whole["stored_bytes"], whole["evictions"]), (0, 0))
+        self.assertGreater(whole["ratio"], 1)
+        less = self.play("--memory", str(64 * MIB), "--locked", str(64 * MIB), *movable)
+        self.assertEqual(less["evictions"], 0)
+        self.assertEqual(less["stored_bytes"], 56 * MIB, "all but the seven weights that fit")
+        self.assertLess(less["load_ns"], whole["load_ns"])
+        slower = self.play("--memory", "all", *movable, memcpy_gb_per_s=1)
+        self.assertGreater(slower["load_ns"], whole["load_ns"])
 
     def test_the_same_bytes_twice(self):
         arguments = (self.trace, "--memory", "60%", "--policy", "foresight")

@@ -3,8 +3,8 @@
 
     tests/live/mutants.py [--seeds 1000] [--program build/release/tests/driver_seeds …] [--only FILE:LINE…] [--json]
 
-Each place is tried on the first program that reaches it: those of executor/cuda and of its lanes on driver_seeds, the
-waits for a live program's ops (executor/live) on live_seeds, where the build has that. The places are marked in
+Each place is tried on the programs that reach it, up to the first that notices: driver_seeds, then live_seeds, where the
+build has that. The places are marked in
 executor/ with TENCACHE_ORDER_SITE and TENCACHE_ORDER_PAIR (executor/order_site.h): waits,
 records of events, guards and changes of tables are left out, neighbours change places. A mutant is caught by the judge
 that finds a seed wrong, by a crash (a broken invariant), a deadlock, or when a run takes ten times as long as it did
@@ -67,7 +67,7 @@ def main():
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
 
-    results, tried = [], set()
+    results, caught = {}, set()
     for program in options.program:
         start = time.monotonic()
         unchanged, judge, seed = play(program, options.seeds, 3600)
@@ -77,19 +77,22 @@ def main():
             return 1
         last = program == options.program[-1]
         for number, site in enumerate(unchanged["sites"]):
-            if site["site"] in tried or (site["visits"] == 0 and not last):
+            if site["site"] in caught or (site["visits"] == 0 and (not last or site["site"] in results)):
                 continue
-            tried.add(site["site"])
             if options.only is not None and site["site"] not in options.only:
                 continue
             _, judge, seed = play(program, options.seeds, limit_s, number)
+            if judge is not None:
+                caught.add(site["site"])
             if judge is None and argued(site):
                 judge = "equivalent"
             change = "swapped" if site["pair"] else "off"
-            results.append({"site": site["site"], "kind": f"{site['kind']} {change}", "caught_by": judge, "seed": seed})
+            result = {"site": site["site"], "kind": f"{site['kind']} {change}", "caught_by": judge, "seed": seed}
+            results[site["site"]] = result
             if not options.json:
                 found = f"{judge}, seed {seed}" if seed is not None else judge or "NOT CAUGHT"
-                print(f"{results[-1]['site']:28} {results[-1]['kind']:22} {found}", flush=True)
+                print(f"{result['site']:28} {result['kind']:22} {found}", flush=True)
+    results = list(results.values())
     if options.json:
         print(json.dumps(results, indent=1))
     equivalent = sum(result["caught_by"] == "equivalent" for result in results)

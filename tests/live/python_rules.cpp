@@ -1,10 +1,11 @@
 // The module tencache._core once more, for tests: live runs of PyTorch programs on CPU tensors have the driver of rules
 // as their GPU, and their ops are late kernels (rules/late_kernels.h). What a judge finds ends the process.
 //
-// Code that is no op reads tensors at addresses that it was given (numpy), or that it has allocated itself (states of
-// generators of random numbers): these stay in the GPU's memory, as nothing serves faults there.
+// Code that is no op reads tensors that it has allocated itself (states of generators of random numbers): these stay in
+// the GPU's memory, as nothing serves faults there. So do those at addresses that it was given (numpy).
 //
-// TENCACHE_RULES_SEED: the device's strategy and choices follow from it.
+// TENCACHE_RULES_SEED: the device's strategy and choices follow from it. TENCACHE_RULES_ARENA, if it is 1: the GPU tier
+// is mapped once, and tensors move in it.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -29,7 +30,7 @@ struct TestDevice {
   rules::LateKernels kernels;
   rules::RulesDriver driver{options()};
   std::shared_ptr<CudaDevice> device = std::make_shared<CudaDevice>(driver.table(), 0);
-  tencache_live live{}, late{};  // the runtime's own functions, and those of late kernels
+  tencache_live late{};  // the runtime's functions, with late kernels
 
   static TestDevice& get() {
     static auto* const instance = new TestDevice;
@@ -45,18 +46,10 @@ struct TestDevice {
   }
 };
 
-int keep_in_place(void* runtime, std::uint32_t tensor) {
-  const tencache_live& live = TestDevice::get().live;
-  int status = live.pin(runtime, &tensor, 1, 1);
-  if (status == tencache_ok) status = live.keep(runtime, &tensor, 1);
-  if (status == tencache_ok) status = live.unpin(runtime, &tensor, 1, 1);
-  return status;
-}
-
 int allocate(void* runtime, std::uint64_t bytes, int inside_op, tencache_storage* storage) {
   const TestDevice& on = TestDevice::get();
   const int status = on.late.allocate(runtime, bytes, inside_op, storage);
-  return status != tencache_ok || inside_op != 0 ? status : on.live.keep(runtime, &storage->tensor, 1);
+  return status != tencache_ok || inside_op != 0 ? status : on.late.keep(runtime, &storage->tensor, 1);
 }
 
 void say_counts() {
@@ -77,17 +70,18 @@ void put_on_test_device(LiveSetting& setting, LiveRunOptions& options) {
   TestDevice& on = TestDevice::get();
   setting.accelerator = on.device;
   options.fence = [&on] { on.synchronize(); };
+  options.stream = [] { return nullptr; };
+  if (const char* const arena = std::getenv("TENCACHE_RULES_ARENA"); arena != nullptr && *arena == '1') {
+    setting.machine.tiers.front().allocator = AllocatorKind::movable;
+    const char* const ahead = std::getenv("TENCACHE_RULES_AHEAD");
+    if (ahead != nullptr && *ahead == '1') setting.machine.run_ahead.ops = 256;
+  }
   options.interpose = [&on](const tencache_live& live) {
-    on.live = live;
     on.late = on.kernels.interpose(live);
     tencache_live ours = on.late;
-    ours.on_accelerator = 0;  // PyTorch computes on the CPU
-    ours.expose = keep_in_place;
-    ours.expose_all = [](void*) -> int {
-      std::fputs("extensions that use tensors without an op are not tried on the driver of rules\n", stderr);
-      std::abort();
-    };
+    ours.cuda_tensors = 0;  // PyTorch computes on the CPU
     ours.allocate = allocate;
+    ours.unkeep = [](void*, const std::uint32_t*, std::size_t) -> int { return tencache_ok; };
     return ours;
   };
 }

@@ -217,7 +217,6 @@ TEST_F(RulesTest, MemoryIsKnownAgainAtAnotherAddress) {
 // ---- Waits on the device, copies inside it, times -------------------------------------------------------------------
 
 TEST_F(RulesTest, AStreamWaitsForWhatTheEventHadCaptured) {
-  const MoreRules more = more_rules();
   for (const Strategy strategy : {Strategy::forced, Strategy::eager, Strategy::starved, Strategy::random}) {
     open(strategy);
     const CUdeviceptr at = memory();
@@ -226,7 +225,7 @@ TEST_F(RulesTest, AStreamWaitsForWhatTheEventHadCaptured) {
     std::byte* host = locked();
     cuda().cuMemsetD8Async(at, 1, page, one);
     cuda().cuEventRecord(done, one);
-    EXPECT_EQ(more.cuStreamWaitEvent(other, done, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuda().cuStreamWaitEvent(other, done, 0), CUDA_SUCCESS);
     cuda().cuMemsetD8Async(memory(), 1, page, third);
     cuda().cuEventRecord(done, third);  // does not move the wait
     cuda().cuMemcpyDtoHAsync(host, at, page, other);
@@ -241,24 +240,23 @@ TEST_F(RulesTest, AStreamWaitsForWhatTheEventHadCaptured) {
   const CUevent early = event(), never = event();
   cuda().cuEventRecord(early, one);
   cuda().cuMemsetD8Async(at, 1, page, one);
-  more.cuStreamWaitEvent(other, early, 0);
-  more.cuStreamWaitEvent(other, never, 0);
+  cuda().cuStreamWaitEvent(other, early, 0);
+  cuda().cuStreamWaitEvent(other, never, 0);
   cuda().cuMemsetD8Async(at, 2, page, other);
   expect_race("cuMemsetD8Async", "cuMemsetD8Async");
 }
 
 // A waits for B's event, C for A's: C is behind B.
 TEST_F(RulesTest, OrderIsTransitive) {
-  const MoreRules more = more_rules();
   const CUdeviceptr at = memory();
   const CUstream a = stream(), b = stream(), c = stream();
   const CUevent of_b = event(), of_a = event();
   cuda().cuMemsetD8Async(at, 1, page, b);
   cuda().cuEventRecord(of_b, b);
-  more.cuStreamWaitEvent(a, of_b, 0);
+  cuda().cuStreamWaitEvent(a, of_b, 0);
   cuda().cuMemsetD8Async(memory(), 1, page, a);
   cuda().cuEventRecord(of_a, a);
-  more.cuStreamWaitEvent(c, of_a, 0);
+  cuda().cuStreamWaitEvent(c, of_a, 0);
   cuda().cuMemsetD8Async(at, 2, page, c);
   cuda().cuStreamSynchronize(c);
   EXPECT_EQ(*reinterpret_cast<const std::byte*>(at), std::byte{2});
@@ -266,16 +264,15 @@ TEST_F(RulesTest, OrderIsTransitive) {
 }
 
 TEST_F(RulesTest, AQueryThatSucceedsIsOrder) {
-  const MoreRules more = more_rules();
   const CUdeviceptr at = memory();
   const CUstream one = stream();
   const CUevent done = event();
-  EXPECT_EQ(more.cuEventQuery(done), CUDA_SUCCESS) << "never recorded";
+  EXPECT_EQ(cuda().cuEventQuery(done), CUDA_SUCCESS) << "never recorded";
   cuda().cuMemsetD8Async(at, 1, page, one);
   cuda().cuEventRecord(done, one);
-  EXPECT_EQ(more.cuEventQuery(done), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(cuda().cuEventQuery(done), CUDA_ERROR_NOT_READY);
   cuda().cuStreamSynchronize(one);
-  EXPECT_EQ(more.cuEventQuery(done), CUDA_SUCCESS);
+  EXPECT_EQ(cuda().cuEventQuery(done), CUDA_SUCCESS);
   cuda().cuMemsetD8Async(at, 1, page, stream());
   expect_order();
 }
@@ -405,7 +402,6 @@ TEST_F(RulesTest, CapturesProhibit) {
 }
 
 TEST_F(RulesTest, TimesNeedTimingAndCompletion) {
-  const MoreRules more = more_rules();
   driver_.reset();
   driver_ = std::make_unique<RulesDriver>(
       RulesOptions{.strategy = Strategy::forced, .cost = [](const DeviceJob&) { return Nanoseconds{3'000'000}; }});
@@ -423,14 +419,14 @@ TEST_F(RulesTest, TimesNeedTimingAndCompletion) {
   cuda().cuMemsetD8Async(at, 1, page, one);
   cuda().cuMemsetD8Async(at, 1, page, one);
   cuda().cuEventRecord(second, one);
-  EXPECT_EQ(more.cuEventElapsedTime(&milliseconds, first, second), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(cuda().cuEventElapsedTime(&milliseconds, first, second), CUDA_ERROR_NOT_READY);
   cuda().cuEventSynchronize(second);
   cuda().cuMemsetD8Async(at, 1, page, one);
   cuda().cuStreamSynchronize(one);
-  EXPECT_EQ(more.cuEventElapsedTime(&milliseconds, first, second), CUDA_SUCCESS);
+  EXPECT_EQ(cuda().cuEventElapsedTime(&milliseconds, first, second), CUDA_SUCCESS);
   EXPECT_EQ(milliseconds, 6.0f);
   EXPECT_EQ(driver_->violation(), "");
-  more.cuEventElapsedTime(&milliseconds, first, event());
+  cuda().cuEventElapsedTime(&milliseconds, first, event());
   expect_broken("cuEventElapsedTime", "timing");
 }
 

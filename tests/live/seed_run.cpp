@@ -81,6 +81,8 @@ nlohmann::ordered_json figures_of(const SeedTotals& totals) {
           {"moves", totals.counts.moves},
           {"waits", totals.counts.waits},
           {"implied_waits", totals.counts.implied_waits},
+          {"stream_waits", totals.counts.stream_waits},
+          {"implied_stream_waits", totals.counts.implied_stream_waits},
           {"turns", totals.switches},
           {"policies", totals.policies},
           {"strategies", totals.strategies},
@@ -100,6 +102,8 @@ void SeedTotals::add(const RulesCounts& more) {
   counts.creations += more.creations;
   counts.waits += more.waits;
   counts.implied_waits += more.implied_waits;
+  counts.stream_waits += more.stream_waits;
+  counts.implied_stream_waits += more.implied_stream_waits;
 }
 
 Finding finding_of(const RulesDriver& driver) {

@@ -34,6 +34,14 @@ class TracePlayer {
 
   // Steps under the runtime, one after the other; everything is released at the end. Throws what the runtime does.
   std::vector<PlayedStep> play(LiveRuntime& runtime, std::uint64_t steps);
+  // What is there before the first step comes from pageable memory, one tensor after the other, as a program copies a
+  // model that it has read. Returns how long that takes, until the device is done; everything is released then.
+  struct Loaded {
+    Nanoseconds took_ns = 0;
+    Bytes bytes = 0, stored_bytes = 0;  // stored: of them in CPU memory
+    std::uint64_t evictions = 0;
+  };
+  Loaded load(LiveRuntime& runtime);
   // PyTorch alone, with memory for everything: ops are queued ahead of the device, and a step ends with it.
   std::vector<PlayedStep> play_plain(std::uint64_t steps);
   // For LiveOptions::fence. The device's context is current on the program's thread.

@@ -48,6 +48,7 @@ class AuditorMachine final : public Machine {
   bool wait(Completion& completion) override;
   Nanoseconds now() const override { return inner_.now(); }
   bool pretends() const override { return inner_.pretends(); }
+  Completes completes() const override { return inner_.completes(); }
   std::string last_error() const override { return inner_.last_error(); }
   void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place, MappedFor what) override;
   void unmap(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;

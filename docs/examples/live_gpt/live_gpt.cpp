@@ -274,7 +274,7 @@ class Training {
 }  // namespace
 
 Compute on_cuda() {
-  Compute compute{c10::DeviceType::CUDA, open_cuda(), torch_cuda::synchronize};
+  Compute compute{c10::DeviceType::CUDA, open_cuda(), torch_cuda::synchronize, torch_cuda::current_stream};
   if (!torch::cuda::is_available()) {
     throw Error(
         "this build's LibTorch has no CUDA, or finds no GPU: install LibTorch with CUDA (`pip install torch` "
@@ -289,6 +289,7 @@ Compute on_cuda() {
 LiveOptions on(const Compute& compute, LiveOptions live) {
   live.machine.accelerator = compute.accelerator;
   live.fence = compute.fence;
+  live.stream = compute.stream;
   return live;
 }
 

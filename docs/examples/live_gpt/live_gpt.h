@@ -33,6 +33,7 @@ struct Compute {
   c10::DeviceType device = c10::DeviceType::CPU;
   std::shared_ptr<Accelerator> accelerator{};
   std::function<void()> fence{};
+  std::function<void*()> stream{};  // the calling thread's
 };
 // The first GPU. Throws Error that says what is missing.
 Compute on_cuda();

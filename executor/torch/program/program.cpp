@@ -100,7 +100,7 @@ const char* tencache_program_message() { return failure_message.c_str(); }
 // a GPU there are none, and this is without effect.
 void tencache_program_page_all(int on) {
   const tencache_live* const live = paging::attached();
-  const bool all = on != 0 || (live != nullptr && live->on_accelerator != 0);
+  const bool all = on != 0 || (live != nullptr && live->cuda_tensors != 0);
   paging::set_allocations(all ? paging::Allocations::all : paging::Allocations::beside_paged);
 }
 
@@ -109,10 +109,12 @@ int tencache_program_attach(const tencache_live* live) {
     if (live->abi != tencache_live_abi) throw std::runtime_error("this library was built for another tencache");
     paging::Host host;
     host.raise = raise;
-    if (live->on_accelerator != 0) {
+    if (live->cuda_tensors != 0) {
       host.device = c10::DeviceType::CUDA;
       host.install_allocator = torch_cuda::install_allocator;
       host.let_go_of_workspaces = torch_cuda::let_go_of_workspaces;
+      host.before_release = torch_cuda::before_release;
+      host.stream = torch_cuda::current_stream;
     }
     paging::attach(*live, host);
     tencache_program_page_all(0);
@@ -120,6 +122,8 @@ int tencache_program_attach(const tencache_live* live) {
 }
 
 // Waits for what PyTorch has the GPU do. NULL, or why it failed.
+void* tencache_program_stream() { return torch_cuda::current_stream(); }
+
 const char* tencache_program_synchronize() {
   return guarded(torch_cuda::synchronize) == tencache_ok ? nullptr : failure_message.c_str();
 }
@@ -172,6 +176,24 @@ int tencache_program_expose(void* tensor, int* paged) {
   });
 }
 
+// The same of a storage (UntypedStorage._cdata in Python).
+int tencache_program_expose_storage(void* storage, int* paged) {
+  *paged = 0;
+  return guarded([&] { *paged = paging::expose(*static_cast<c10::StorageImpl*>(storage)) ? 1 : 0; });
+}
+
+// A number in place of the storage's address, for who only compares addresses: the same as long as it lives, and far
+// from those of others. 0: it is not the runtime's.
+uint64_t tencache_program_identity(void* storage) {
+  return paging::identity_of(*static_cast<const c10::StorageImpl*>(storage));
+}
+
+// Whether accesses of code that is no op are errors, as nobody can serve them: the GPU tier is an accelerator's.
+int tencache_program_serves_no_faults() {
+  const tencache_live* const live = paging::attached();
+  return live != nullptr && live->on_accelerator != 0 ? 1 : 0;
+}
+
 int tencache_program_expose_all() { return guarded(paging::expose_all); }
 
 // Ops on lists of tensors that ran in groups, so far.
@@ -200,6 +222,7 @@ int tencache_program_pin(void* const* tensors, size_t count, int written, uint32
     const std::vector<std::uint32_t> found = ids_of(tensors, count);
     if (found.empty() || found.size() > count) return;
     if (const int status = live->pin(live->runtime, found.data(), found.size(), written)) raise(*live, status);
+    paging::find_at_their_places(tensors_at(tensors, count));
     for (const std::uint32_t id : found) ids[(*pinned)++] = id;
   });
 }

@@ -33,6 +33,8 @@ tencache_live LateKernels::interpose(const tencache_live& live) {
   ours.allocate = allocate;
   ours.release = release;
   ours.keep = keep;
+  ours.unkeep = unkeep;
+  ours.expose = expose;
   ours.name_id = name_id;
   return ours;
 }
@@ -77,7 +79,9 @@ int LateKernels::allocate(void* runtime, std::uint64_t bytes, int inside_op, ten
   if (status != tencache_ok) return status;
   const std::lock_guard lock(self.mutex_);
   Piece made{storage->tensor, static_cast<std::byte*>(storage->address), bytes, true, false, 0, {}};
+  made.kept = inside_op == 0 && self.live_.moves != 0;
   self.memory_[storage->tensor] = made;
+  self.count_kept();
   if (inside_op != 0) {
     prepare({&made, 1});
     self.op_.pieces.push_back(std::move(made));
@@ -108,13 +112,38 @@ int LateKernels::keep(void* runtime, const std::uint32_t* tensors, std::size_t c
   {
     const std::lock_guard lock(self.mutex_);
     for (const std::uint32_t tensor : std::span(tensors, count)) self.memory_.at(tensor).kept = true;
-    Bytes kept = 0;
-    for (const auto& [tensor, piece] : self.memory_) {
-      if (piece.kept) kept += round_up(piece.bytes, RulesState::active->options.granularity);
-    }
-    self.most_kept_bytes_ = std::max(self.most_kept_bytes_, kept);
+    self.count_kept();
   }
   return self.live_.keep(runtime, tensors, count);
+}
+
+void LateKernels::count_kept() {
+  Bytes kept = 0;
+  for (const auto& [tensor, piece] : memory_) {
+    if (piece.kept) kept += round_up(piece.bytes, RulesState::active->options.granularity);
+  }
+  most_kept_bytes_ = std::max(most_kept_bytes_, kept);
+}
+
+int LateKernels::unkeep(void* runtime, const std::uint32_t* tensors, std::size_t count) {
+  LateKernels& self = *active_;
+  {
+    const std::lock_guard lock(self.mutex_);
+    for (const std::uint32_t tensor : std::span(tensors, count)) self.memory_.at(tensor).kept = false;
+  }
+  return self.live_.unkeep(runtime, tensors, count);
+}
+
+int LateKernels::expose(void* runtime, std::uint32_t tensor) {
+  LateKernels& self = *active_;
+  const int status = self.live_.expose(runtime, tensor);
+  if (status != tencache_ok) return status;
+  const std::lock_guard lock(self.mutex_);
+  Piece& exposed = self.memory_.at(tensor);
+  if (self.live_.moves != 0) exposed.address = static_cast<std::byte*>(self.live_.address(runtime, tensor));
+  exposed.kept = true;
+  self.count_kept();
+  return status;
 }
 
 void LateKernels::launch(const char* name, std::byte* address, Bytes bytes, const std::function<void()>& body) {
@@ -130,7 +159,9 @@ void LateKernels::launch(const char* name, std::byte* address, Bytes bytes, cons
 void LateKernels::begin(const char* name, std::span<const tencache_use> uses) {
   op_ = {name, {}};
   for (const tencache_use& use : uses) {
-    Piece piece = memory_.at(use.tensor);
+    Piece& piece_of_program = memory_.at(use.tensor);
+    if (live_.moves != 0) piece_of_program.address = static_cast<std::byte*>(use.address);
+    Piece piece = piece_of_program;
     piece.written = use.written != 0;
     if (piece.written || use.read != 0) op_.pieces.push_back(std::move(piece));
   }

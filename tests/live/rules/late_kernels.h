@@ -78,8 +78,11 @@ class LateKernels {
   static int allocate(void*, std::uint64_t bytes, int inside_op, tencache_storage* storage);
   static void release(void*, std::uint32_t tensor);
   static int keep(void*, const std::uint32_t* tensors, std::size_t count);
+  static int unkeep(void*, const std::uint32_t* tensors, std::size_t count);
+  static int expose(void*, std::uint32_t tensor);
   static std::uint32_t name_id(void*, const char* text, std::size_t bytes);
 
+  void count_kept();
   void begin(const char* name, std::span<const tencache_use> uses);
   static void prepare(std::span<Piece> pieces);
   void publish_late(const char* name, std::vector<Piece> pieces);

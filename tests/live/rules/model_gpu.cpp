@@ -48,6 +48,7 @@ ModelGpu load_model_gpu(const std::string& file) try {
   model.copy_latency_ns = ns("device", "copy_latency_us");
   model.kernel_latency_ns = ns("device", "kernel_latency_us");
   model.page_lock_ns_per_byte = number("host", "page_lock_s_per_gb");
+  model.memcpy_bytes_per_ns = number("host", "memcpy_gb_per_s");
   model.spin_ns = ns("host", "spin_us");
   model.wake_ns = ns("host", "wake_us");
   model.issue_ns = ns("host", "issue_us");

@@ -19,6 +19,7 @@ struct ModelGpu {
   // Of the host, for each function of the driver; none: nothing. Page-locking besides takes its time a byte.
   std::map<std::string, Nanoseconds> call_ns;
   double page_lock_ns_per_byte = 0;
+  double memcpy_bytes_per_ns = 0;  // of one thread of the host
   // From what is waited for to the waiter's next instruction: in a loop that asks; asleep, until an interrupt of the
   // device or another thread wakes it.
   Nanoseconds spin_ns = 0, wake_ns = 0;

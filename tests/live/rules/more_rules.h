@@ -1,5 +1,5 @@
-// Functions of the driver of rules that executor/cuda does not call yet, and its table so does not have: waits on the
-// device, words that streams write, times, and what a program that captures graphs does. An entry moves to
+// Functions of the driver of rules that executor/cuda does not call yet, and its table so does not have: words
+// that streams write, and what a program that captures graphs does. An entry moves to
 // add_work_rules when the table gets it.
 #pragma once
 
@@ -8,9 +8,6 @@
 namespace tencache::rules {
 
 struct MoreRules {
-  decltype(&::cuStreamWaitEvent) cuStreamWaitEvent = nullptr;
-  decltype(&::cuEventQuery) cuEventQuery = nullptr;
-  decltype(&::cuEventElapsedTime) cuEventElapsedTime = nullptr;
   decltype(&::cuStreamWriteValue64) cuStreamWriteValue64 = nullptr;
   decltype(&::cuStreamBeginCapture) cuStreamBeginCapture = nullptr;
   decltype(&::cuStreamEndCapture) cuStreamEndCapture = nullptr;  // the graph is null: nobody launches it here

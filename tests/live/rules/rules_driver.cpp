@@ -42,20 +42,32 @@ void RulesState::let_the_device_run() {
 }
 
 // The device's clock goes on with the host's; how long jobs take may change while somebody waits.
-void RulesState::pass_time(Moment moment, HowToWait how) {
-  const bool over = queue.over(moment);
-  while (!queue.over(moment) && broken == CUDA_SUCCESS) {
+void RulesState::pass_time(const std::vector<Moment>& works, HowToWait how) {
+  const bool was_over = over(works);
+  while (!over(works) && broken == CUDA_SUCCESS) {
     const std::optional<Nanoseconds> next_ns = engines->next_ns();
     TENCACHE_CHECK(next_ns.has_value());
     host.spend(*next_ns - host.now());
     engines->advance(host.now());
   }
-  if (!over) host.spend(how == HowToWait::asking ? options.model->spin_ns : options.model->wake_ns);
+  if (!was_over) host.spend(how == HowToWait::asking ? options.model->spin_ns : options.model->wake_ns);
 }
 
-CUresult RulesState::wait(std::unique_lock<std::mutex>& lock, Moment moment, const VectorClock& known, HowToWait how) {
+std::vector<Moment> RulesState::works_of(Line line) const {
+  std::vector<Moment> works = queue.waits(line);
+  works.push_back(queue.last(line));
+  return works;
+}
+
+bool RulesState::over(const std::vector<Moment>& works) const {
+  return std::ranges::all_of(works, [this](const Moment& work) { return queue.over(work); });
+}
+
+CUresult RulesState::wait(std::unique_lock<std::mutex>& lock, const std::vector<Moment>& works,
+                          const VectorClock& known, HowToWait how) {
   const VectorClock promised = known;  // the event may be recorded again meanwhile
-  if (engines) pass_time(moment, how);
+  const std::vector<Moment> awaited = works;
+  if (engines) pass_time(awaited, how);
   for (std::uint64_t turns = engines ? 0 : adversary.patience(); turns > 0 && broken == CUDA_SUCCESS; --turns) {
     const bool locked = lock.owns_lock();
     if (locked) lock.unlock();
@@ -65,7 +77,7 @@ CUresult RulesState::wait(std::unique_lock<std::mutex>& lock, Moment moment, con
   }
   while (held && broken == CUDA_SUCCESS) changed.wait(lock);
   if (broken != CUDA_SUCCESS) return broken;
-  queue.force(moment);
+  for (const Moment& work : awaited) queue.force(work);
   counts.waits++;
   if (!host.clock().learn(promised)) counts.implied_waits++;
   log.forget_known(host.clock());

@@ -57,8 +57,9 @@ struct RulesCounts {
   std::uint64_t moves = 0;            // copies within the device
   std::uint64_t unpinned_copies = 0;  // from or to host memory that is not page-locked
   std::uint64_t creations = 0;        // cuMemCreate that succeeded
-  std::uint64_t waits = 0;            // of the host, for a stream or an event
+  std::uint64_t waits = 0;            // of the host or of a stream, for a stream or an event
   std::uint64_t implied_waits = 0;    // of them those after which the waiter knew what it had known before
+  std::uint64_t stream_waits = 0, implied_stream_waits = 0;  // of them those of streams
   // Of what exists now:
   std::size_t handles = 0, mappings = 0, reservations = 0, pinned = 0, allocations = 0, streams = 0, events = 0,
               modules = 0, contexts = 0;

@@ -24,8 +24,9 @@ enum class HowToWait : std::uint8_t { asking, asleep };
 
 // What an event has captured.
 struct CapturedWork {
-  Moment last;  // number 0: nothing
+  std::vector<Moment> works;  // the stream's last one, if it has had any, and what it waits for behind that
   VectorClock known;
+  Nanoseconds recorded_ns = 0;  // by the host
   bool timed = false, recorded = false;
   HowToWait how = HowToWait::asking;
 };
@@ -41,8 +42,12 @@ struct RulesState {
 
   void let_the_device_run();
   // The calling thread waits for it, and for all that is known with it.
-  CUresult wait(std::unique_lock<std::mutex>& lock, Moment moment, const VectorClock& known, HowToWait how);
-  void pass_time(Moment moment, HowToWait how);
+  CUresult wait(std::unique_lock<std::mutex>& lock, const std::vector<Moment>& works, const VectorClock& known,
+                HowToWait how);
+  void pass_time(const std::vector<Moment>& works, HowToWait how);
+  // All that the stream was given and waits for.
+  std::vector<Moment> works_of(Line line) const;
+  bool over(const std::vector<Moment>& works) const;
   void job_over(const DeviceJob& job) const;
   // The calling thread may not do what is potentially unsafe beside a capture.
   bool capture_prohibits();

@@ -215,7 +215,7 @@ CUresult CUDAAPI synchronize_stream(CUstream stream) {
   RULE(found != at.streams.end(), "the stream exists", CUDA_ERROR_INVALID_HANDLE);
   RULE(!at.captures.contains(stream), "\"the operation is not permitted when the stream is capturing\"",
        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  return at.wait(call.lock(), at.queue.last(found->second), at.queue.known_after(found->second), HowToWait::asking);
+  return at.wait(call.lock(), at.works_of(found->second), at.queue.known_after(found->second), HowToWait::asking);
 }
 
 CUresult CUDAAPI create_event(CUevent* event, unsigned flags) {
@@ -245,7 +245,8 @@ CUresult CUDAAPI record_event(CUevent event, CUstream stream) {
   const auto on = at.streams.find(stream);
   RULE(on != at.streams.end(), "the stream exists", CUDA_ERROR_INVALID_HANDLE);
   CapturedWork& captured = found->second;
-  captured.last = at.queue.last(on->second);
+  captured.works = at.works_of(on->second);
+  captured.recorded_ns = at.options.model != nullptr ? at.host.now() : 0;
   captured.known = at.queue.known_after(on->second);
   captured.recorded = true;
   return CUDA_SUCCESS;
@@ -257,7 +258,64 @@ CUresult CUDAAPI synchronize_event(CUevent event) {
   RULES_CALL("cuEventSynchronize");
   const auto found = at.events.find(event);
   RULE(found != at.events.end(), "the event exists", CUDA_ERROR_INVALID_HANDLE);
-  return at.wait(call.lock(), found->second.last, found->second.known, found->second.how);
+  return at.wait(call.lock(), found->second.works, found->second.known, found->second.how);
+}
+
+// "Makes all future work submitted to hStream wait for all work captured in hEvent." "Other APIs such as
+// cuStreamWaitEvent() use the most recently captured state at the time of the API call, and are not affected by later
+// calls to cuEventRecord()."
+CUresult CUDAAPI wait_event(CUstream stream, CUevent event, unsigned flags) {
+  RULES_CALL("cuStreamWaitEvent");
+  const auto found = at.events.find(event);
+  RULE(found != at.events.end(), "the event exists", CUDA_ERROR_INVALID_HANDLE);
+  const auto on = at.streams.find(stream);
+  RULE(on != at.streams.end(), "the stream exists", CUDA_ERROR_INVALID_HANDLE);
+  RULE(flags == CU_EVENT_WAIT_DEFAULT, "\"CU_EVENT_WAIT_EXTERNAL … is invalid outside of stream capture\"",
+       CUDA_ERROR_INVALID_VALUE);
+  // Too much order is a failure as well: whatever is submitted next knows what its thread does.
+  at.counts.waits++;
+  at.counts.stream_waits++;
+  VectorClock known = at.queue.known_after(on->second);
+  known.learn(at.host.clock());
+  if (!known.learn(found->second.known)) {
+    at.counts.implied_waits++;
+    at.counts.implied_stream_waits++;
+  }
+  for (const Moment& work : found->second.works) at.queue.wait(on->second, work, found->second.known);
+  return CUDA_SUCCESS;
+}
+
+// "Returns CUDA_SUCCESS if all captured work has been completed, or CUDA_ERROR_NOT_READY if any captured work is
+// incomplete."
+CUresult CUDAAPI query(CUevent event) {
+  RULES_CALL("cuEventQuery");
+  const auto found = at.events.find(event);
+  RULE(found != at.events.end(), "the event exists", CUDA_ERROR_INVALID_HANDLE);
+  if (!at.over(found->second.works)) return CUDA_ERROR_NOT_READY;
+  at.host.clock().learn(found->second.known);
+  return CUDA_SUCCESS;
+}
+
+// "If cuEventRecord() has not been called on either event then CUDA_ERROR_INVALID_HANDLE is returned. If … one or both
+// of them has not yet been completed …, CUDA_ERROR_NOT_READY is returned. If either event was created with the
+// CU_EVENT_DISABLE_TIMING flag, then this function will return CUDA_ERROR_INVALID_HANDLE."
+CUresult CUDAAPI elapsed(float* milliseconds, CUevent start, CUevent end) {
+  RULES_CALL("cuEventElapsedTime");
+  const auto first = at.events.find(start), second = at.events.find(end);
+  RULE(first != at.events.end() && second != at.events.end(), "both events exist", CUDA_ERROR_INVALID_HANDLE);
+  for (const CapturedWork* event : {&first->second, &second->second}) {
+    RULE(event->recorded && event->timed, "both events are recorded, and made with timing", CUDA_ERROR_INVALID_HANDLE);
+  }
+  if (!at.over(first->second.works) || !at.over(second->second.works)) return CUDA_ERROR_NOT_READY;
+  // When the stream came to it: not before the host has recorded it.
+  const auto reached_ns = [&](const CapturedWork& event) {
+    Nanoseconds ns = event.recorded_ns;
+    for (const Moment& work : event.works) ns = std::max(ns, at.queue.end_ns(work));
+    return ns;
+  };
+  const Nanoseconds ns = reached_ns(second->second) - reached_ns(first->second);
+  *milliseconds = static_cast<float>(static_cast<double>(ns) / 1e6);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -281,6 +339,9 @@ void add_work_rules(CudaDriver& table) {
   table.cuEventDestroy = destroy_event;
   table.cuEventRecord = record_event;
   table.cuEventSynchronize = synchronize_event;
+  table.cuEventQuery = query;
+  table.cuEventElapsedTime = elapsed;
+  table.cuStreamWaitEvent = wait_event;
 }
 
 }  // namespace tencache::rules

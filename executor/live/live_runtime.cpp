@@ -99,6 +99,8 @@ LiveRuntime::~LiveRuntime() {
     }
     try {
       if (ordered_) TENCACHE_ORDER_SITE("wait", device_.await_everything());
+      // Moves for an op that never began are on the program's stream, and no fence knows of them.
+      if (ordered_) feed_.machine().await_streams();
     } catch (...) {  // nothing runs any more
     }
     streams_.forget_times();

@@ -98,7 +98,7 @@ LiveRuntime::~LiveRuntime() {
     } catch (...) {  // said before, by the call that failed; or tasks for which there is no room
     }
     try {
-      if (ordered_) TENCACHE_ORDER_SITE("wait", device_.await_everything());
+      TENCACHE_ORDER_SITE("wait", device_.await_everything());  // and for what is no op
       // Moves for an op that never began are on the program's stream, and no fence knows of them.
       if (ordered_) feed_.machine().await_streams();
     } catch (...) {  // nothing runs any more

@@ -150,8 +150,9 @@ void DeviceLanes::hand_over(StreamLink& link, const Offer& offer) {
   }
   TENCACHE_CHECK(position == copy.bytes);
   Work work{.fence = offer.fence, .tag = offer.tag, .bytes = copy.bytes, .given_ns = lanes_.now()};
+  // If this fails nothing was started, and others' works on the bytes stay known: the stream does not come after all.
+  TENCACHE_ORDER_SITE("wait", order_.before(link.line, accesses_, {}, &work.waits));
   try {
-    TENCACHE_ORDER_SITE("wait", order_.before(link.line, accesses_, {}, &work.waits));
     up ? link.copies->upload(pieces_) : link.copies->download(pieces_);
     work.number = TENCACHE_ORDER_SITE("table", order_.after(link.line, accesses_)).number;
     order_.mark(link.line);

@@ -52,6 +52,14 @@ int allocate(void* runtime, std::uint64_t bytes, int inside_op, tencache_storage
   return status != tencache_ok || inside_op != 0 ? status : on.late.keep(runtime, &storage->tensor, 1);
 }
 
+// Tensors on the CPU are read where they lie, as soon as somebody has the address; those of a GPU after a wait for it.
+int expose(void* runtime, std::uint32_t tensor) {
+  const TestDevice& on = TestDevice::get();
+  const int status = on.late.expose(runtime, tensor);
+  if (status == tencache_ok) on.synchronize();
+  return status;
+}
+
 void say_counts() {
   const TestDevice& on = TestDevice::get();
   const rules::LateCounts& counts = on.kernels.counts();
@@ -81,6 +89,7 @@ void put_on_test_device(LiveSetting& setting, LiveRunOptions& options) {
     tencache_live ours = on.late;
     ours.cuda_tensors = 0;  // PyTorch computes on the CPU
     ours.allocate = allocate;
+    ours.expose = expose;
     ours.unkeep = [](void*, const std::uint32_t*, std::size_t) -> int { return tencache_ok; };
     return ours;
   };

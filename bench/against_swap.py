@@ -14,6 +14,7 @@ that it makes it removes.
 import argparse
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,7 @@ def main():
     parser.add_argument("--share", type=float, default=0.5, help="of what is alive at once, for tensors")
     parser.add_argument("--beside", type=int, default=192, help="MiB of the limit beside tensors")
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--json", help="write every run's figures to this file")
     given = parser.parse_args()
     if reason := why_no_cgroup():
         skip(reason)
@@ -87,6 +89,8 @@ def main():
     finally:
         swap.remove()
         cgroup.remove()
+    if given.json:
+        pathlib.Path(given.json).write_text(json.dumps(turns.rows, indent=1))
     require(turns)
     for name in ("swap", "tencache"):
         print(f"{name}: {turns.ratio(name, 'plain') or float('nan'):.2f} x plain")

@@ -132,7 +132,7 @@ def both(first, last):
     seconds = first["seconds"][WARM_UP:] + last["seconds"][WARM_UP:]
     low, _, high = statistics.quantiles(seconds, n=4)
     median = statistics.median(seconds)
-    return {**first, "median": median, "variation": (high - low) / median,
+    return {**first, "median": median, "medians": [first["median"], last["median"]], "variation": (high - low) / median,
             "memory": max(first["memory"], last["memory"])}
 
 

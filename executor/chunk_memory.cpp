@@ -341,15 +341,16 @@ void ChunkMemory::map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset
   const auto next = find(of.mappings, begin);
   TENCACHE_CHECK(next == of.mappings.end() || begin + mapping.bytes <= next->begin);
   TENCACHE_CHECK(next == of.mappings.begin() || std::prev(next)->begin + std::prev(next)->bytes <= begin);
+  if (!options_.addressed && !hidden && adopt(of.address, mapping)) {
+    of.mappings.insert(next, std::move(mapping));
+    note_map(bytes);
+    return;
+  }
   const Bytes room = round_up(bytes, granularity_);
   scratch_.clear();
   if (options_.addressed) {
     TENCACHE_CHECK(offset + room <= pages_.capacity() && pages_.take_at({offset, room}));
     scratch_.push_back({offset, room});
-  } else if (!hidden && adopt(of.address, mapping)) {
-    of.mappings.insert(next, std::move(mapping));
-    note_map(bytes);
-    return;
   } else if (!take_pages(room)) {
     const Bytes left = pages_.capacity() - pages_.used();
     throw OutOfMemory("tier '" + name_ + "': " + format_bytes(room) + " are asked for and " + format_bytes(left) +
@@ -398,16 +399,24 @@ bool ChunkMemory::take_pages(Bytes room) {
 void ChunkMemory::park(std::byte* address, Mapping mapping) {
   parked_bytes_ += mapping.pages();
   ++parked_count_;
-  parked_[address].push_back(std::move(mapping));
+  if (parked_at(address) == nullptr) last_parked_ = &*parked_.try_emplace(address).first;
+  last_parked_->second.push_back(std::move(mapping));
   // Neither many mappings nor much more memory than is in use at the worst time.
   constexpr std::size_t most = 4096;
   const Bytes peak = statistics_.peak_used_bytes;
   if (parked_count_ >= most || pages_.used() > peak + peak / 4 + 64 * MiB) let_go_of_parked();
 }
 
-bool ChunkMemory::adopt(std::byte* address, Mapping& mapping) {
+ChunkMemory::Parked::value_type* ChunkMemory::parked_at(std::byte* address) {
+  if (last_parked_ != nullptr && last_parked_->first == address) return last_parked_;
   const auto entry = parked_.find(address);
-  if (entry == parked_.end() || entry->second.empty()) return false;
+  if (entry == parked_.end()) return nullptr;
+  return last_parked_ = &*entry;
+}
+
+bool ChunkMemory::adopt(std::byte* address, Mapping& mapping) {
+  Parked::value_type* const entry = parked_at(address);
+  if (entry == nullptr || entry->second.empty()) return false;
   std::vector<Mapping>& parked = entry->second;
   const auto found = std::find_if(parked.begin(), parked.end(), [&mapping](const Mapping& candidate) {
     return candidate.begin == mapping.begin && candidate.bytes == mapping.bytes;
@@ -440,11 +449,13 @@ void ChunkMemory::let_go_of(std::byte* address) {
   const auto entry = parked_.find(address);
   if (entry == parked_.end()) return;
   let_go(address, entry->second);
+  last_parked_ = nullptr;
   parked_.erase(entry);
 }
 
 void ChunkMemory::let_go_of_parked() {
   for (auto& [address, parked] : parked_) let_go(address, parked);
+  last_parked_ = nullptr;
   parked_.clear();
 }
 

@@ -191,7 +191,11 @@ class ChunkMemory final : public TierMemory {
   AddressSpace hidden_;
   Ranges ranges_;
   // By the address of the tensor that was; a list that is empty keeps its memory.
-  std::unordered_map<std::byte*, std::vector<Mapping>> parked_;
+  using Parked = std::unordered_map<std::byte*, std::vector<Mapping>>;
+  Parked::value_type* parked_at(std::byte* address);  // null: nothing was ever parked there
+
+  Parked parked_;
+  Parked::value_type* last_parked_ = nullptr;  // a temporary's addresses are the next one's
   Bytes parked_bytes_ = 0;  // of pages_
   std::size_t parked_count_ = 0;
   std::deque<Extent> left_;  // addresses that `relocate` has left

@@ -174,14 +174,16 @@ void HostMemory::give_addresses(TierStore& tier, TensorId tensor, Bytes bytes) {
 }
 
 void HostMemory::retire(TensorId tensor) {
-  for (const TierStore& tier : tiers_) {
+  for (const TierStore& tier : in_use()) {
     if (tier.has(tensor)) tier.memory->retire(tensor);
   }
 }
 
 void HostMemory::destroy(TensorId tensor) {
-  for (TierStore& tier : tiers_) {
-    std::erase_if(tier.stored, [tensor](const auto& chunk) { return chunk.first == tensor; });
+  for (TierStore& tier : in_use()) {
+    if (!tier.stored.empty()) {
+      std::erase_if(tier.stored, [tensor](const auto& chunk) { return chunk.first == tensor; });
+    }
     if (tier.has(tensor)) {
       tier.memory->destroy(tensor);
       tier.tensors[tensor] = 0;

@@ -149,6 +149,8 @@ class HostMemory {
     bool has(TensorId tensor) const { return tensor < tensors.size() && tensors[tensor] != 0; }
   };
 
+  // Of the machine.
+  std::span<TierStore> in_use() { return std::span(tiers_).first(spec_.tiers.size()); }
   void build(TierId tier, const HostMachineOptions& options);
   void give_addresses(TierStore& tier, TensorId tensor, Bytes bytes);
   void take_slot(SwapFiles& files, TensorId tensor, Bytes begin, Bytes bytes);

@@ -684,7 +684,9 @@ void Mover::remove_if_gone(TensorId tensor) {
     }
   }
   state_.lives.doomed[tensor] = 0;
-  for (const ChunkId chunk : state_.memory.chunks_of(tensor)) failures_.erase(chunk);
+  if (!failures_.empty()) {
+    for (const ChunkId chunk : state_.memory.chunks_of(tensor)) failures_.erase(chunk);
+  }
   state_.program->gone(tensor);
   state_.machine.tensor_destroyed(tensor);
   state_.memory.remove_tensor(tensor);

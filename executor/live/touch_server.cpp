@@ -96,7 +96,8 @@ void TouchServer::await_use(const Use& use) {
 
 void TouchServer::forget(TensorId tensor) {
   feed_.assert_held();
-  exposed_.erase(tensor);
+  if (!exposed_.empty()) exposed_.erase(tensor);
+  if (pinned_.empty()) return;
   const auto pinned = pinned_.find(tensor);
   if (pinned == pinned_.end()) return;
   feed_.engine().unpin(tensor, pinned->second);

@@ -60,7 +60,7 @@ class TouchServer {
   // Its address is known outside.
   bool exposed(TensorId tensor) const { return exposed_.contains(tensor); }
   // And that is why it stays where it is: code that is no op may have kernels on an accelerator use it at any time.
-  bool pinned(TensorId tensor) const { return pinned_.contains(tensor); }
+  bool pinned(TensorId tensor) const { return !pinned_.empty() && pinned_.contains(tensor); }
   // Nobody has its address any more.
   void conceal(TensorId tensor);
   std::uint64_t touches() const { return touches_; }

@@ -162,6 +162,7 @@ class ChunkMemory final : public TierMemory {
   };
   using Ranges = TensorRanges<std::byte*, std::vector<Mapping>>;  // mappings by begin
   using Range = Ranges::Range;
+  using Parked = std::unordered_map<std::byte*, std::vector<Mapping>>;
 
   void map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset, bool hidden);
   std::shared_ptr<HiddenPages> hide(std::byte* address, Bytes bytes, bool read_only);
@@ -171,6 +172,7 @@ class ChunkMemory final : public TierMemory {
   void protect(std::byte* at, Bytes bytes);
   void set_access(TensorId tensor, bool writable);
   void park(std::byte* address, Mapping mapping);
+  Parked::value_type* parked_at(std::byte* address);  // null: there is no list
   // Takes over what is parked at exactly this place; false if there is none, and nothing is parked at the address then.
   bool adopt(std::byte* address, Mapping& mapping);
   void let_go(std::byte* address, std::vector<Mapping>& parked);
@@ -191,9 +193,6 @@ class ChunkMemory final : public TierMemory {
   AddressSpace hidden_;
   Ranges ranges_;
   // By the address of the tensor that was; a list that is empty keeps its memory.
-  using Parked = std::unordered_map<std::byte*, std::vector<Mapping>>;
-  Parked::value_type* parked_at(std::byte* address);  // null: nothing was ever parked there
-
   Parked parked_;
   Parked::value_type* last_parked_ = nullptr;  // a temporary's addresses are the next one's
   Bytes parked_bytes_ = 0;  // of pages_

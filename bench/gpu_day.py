@@ -202,7 +202,8 @@ def replays(day, machine, small):
 
 
 def part_a(day, options):
-    day.step("probe", 60, [day.programs.probe, "--json"], lambda said: {"probe": json.loads(said)})
+    quick = ["--quick"] if options.small else []
+    day.step("probe", 60, [day.programs.probe, "--json", *quick], lambda said: {"probe": json.loads(said)})
     machine = calibrate(day)
     cases(day, options.small)
     replays(day, machine, options.small)

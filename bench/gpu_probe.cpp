@@ -1,7 +1,8 @@
-// What single calls of this computer's CUDA driver take: gpu_probe [--json] (driver_calls.h says which).
+// What single calls of this computer's CUDA driver take: gpu_probe [--json] [--quick] (driver_calls.h says which).
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "bench/driver_calls.h"
 #include "core/error.h"
@@ -10,7 +11,7 @@
 namespace tencache {
 namespace {
 
-constexpr int repetitions = 101;
+constexpr int usual_repetitions = 101, quick_repetitions = 11;
 
 nlohmann::ordered_json json_of(const MeasuredMedian& seconds) {
   return {{"median_us", seconds.value * 1e6}, {"spread", seconds.spread}};
@@ -26,7 +27,7 @@ void print(const std::string& device, const DriverCalls& measured) {
               measured.kernel_beside_mapping.value * 1e3);
 }
 
-void print_json(const std::string& device, const DriverCalls& measured) {
+void print_json(const std::string& device, const DriverCalls& measured, int repetitions) {
   nlohmann::ordered_json answer = {{"device", device}, {"repetitions", repetitions}};
   for (const CallTime& time : measured.calls) {
     nlohmann::ordered_json row = {{"call", time.call}, {"bytes", time.bytes}, {"beside_kernel", time.beside_kernel}};
@@ -42,15 +43,26 @@ void print_json(const std::string& device, const DriverCalls& measured) {
 }  // namespace tencache
 
 int main(int count, char** arguments) {
-  const bool json = count == 2 && std::strcmp(arguments[1], "--json") == 0;
-  if (count > 2 || (count == 2 && !json)) {
-    std::fprintf(stderr, "usage: gpu_probe [--json]\n");
-    return 2;
+  bool json = false;
+  int repetitions = tencache::usual_repetitions;
+  for (const char* argument : std::span(arguments, static_cast<std::size_t>(count)).subspan(1)) {
+    if (std::strcmp(argument, "--json") == 0) {
+      json = true;
+    } else if (std::strcmp(argument, "--quick") == 0) {
+      repetitions = tencache::quick_repetitions;
+    } else {
+      std::fprintf(stderr, "usage: gpu_probe [--json] [--quick]\n");
+      return 2;
+    }
   }
   try {
     tencache::CudaDevice device(tencache::cuda_driver(), 0);
-    const tencache::DriverCalls measured = tencache::time_driver_calls(device, tencache::repetitions);
-    (json ? tencache::print_json : tencache::print)(device.describe(), measured);
+    const tencache::DriverCalls measured = tencache::time_driver_calls(device, repetitions);
+    if (json) {
+      tencache::print_json(device.describe(), measured, repetitions);
+    } else {
+      tencache::print(device.describe(), measured);
+    }
   } catch (const tencache::Error& error) {
     std::fprintf(stderr, "gpu_probe: %s\n", error.what());
     return 1;

@@ -118,7 +118,10 @@ const std::set<std::string_view> potentially_unsafe = {
 Call::Call(const char* function, Needs needs) : function_(function), state_(*RulesState::active) {
   state_.host.pass_turn();
   lock_ = std::unique_lock(state_.mutex, std::defer_lock);
-  if (!state_.host.one_at_a_time()) lock_.lock();
+  if (!state_.host.one_at_a_time()) {
+    const std::lock_guard next(state_.next_to_call);
+    lock_.lock();
+  }
   state_.counts.calls++;
   begin_ns_ = state_.host.now();
   if (const ModelGpu* model = state_.options.model; model != nullptr) {

@@ -57,6 +57,7 @@ struct RulesState {
   std::unique_ptr<HostOrder> own_order;
   HostOrder& host;
   std::mutex mutex;
+  std::mutex next_to_call;  // locked before it by who calls: a thread that calls again and again leaves turns to others
   std::condition_variable changed;
   FailurePlan failures;
   DeviceMemory memory;

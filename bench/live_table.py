@@ -2,7 +2,7 @@
 """What live runs are held against, one row each: bench/live_overhead.py, against_swap.py, against_deepspeed.py and
 live_predictions.py run one after the other, and one table of what they found.
 
-    sudo PYTHONPATH=build/release/python python3 bench/live_table.py --directory /mnt/nvme [--rows swap,deepspeed] [--json]
+    sudo PYTHONPATH=build/release/python python3 bench/live_table.py --directory /mnt/nvme [--rows swap,half]
 
     overhead     live / plain with all memory there, in processor time: the worst of the programs
     half         GPT with half of its memory over NVMe, in times of plain PyTorch
@@ -12,10 +12,10 @@ live_predictions.py run one after the other, and one table of what they found.
     predictions  of five programs under five policies: the error's size, the median and the worst; raw, and with the
                  drift of plain PyTorch's steps during the run taken out, which counts
 
-A figure is the median of the pairs' ratios with a 95 % bootstrap interval. Every pair counts, whatever plain PyTorch did
-meanwhile: what varies widens the interval. Verdict: `met` or `missed` where the whole interval lies on one side of the
-line, else `open`. A row that cannot be measured here says why. --from FOLDER reads what was found before (--keep FOLDER)
-and measures only what is not there. Rows of one script are measured together.
+A figure is the median of the pairs' ratios with a 95 % bootstrap interval. Every pair counts, whatever plain PyTorch
+did meanwhile: what varies widens the interval. Verdict: `met` or `missed` where the whole interval lies on one side of
+the line, else `open`. A row that cannot be measured here says why. --from FOLDER reads what was found before (--keep
+FOLDER) and measures only what is not there. Rows of one script are measured together.
 """
 import argparse
 import json
@@ -84,7 +84,8 @@ def measure(name, words, python, kept):
 
 
 def ratios(rows, one, other):
-    return [row[one]["median"] / row[other]["median"] for row in rows if "median" in row[one] and "median" in row[other]]
+    whole = [row for row in rows if "median" in row[one] and "median" in row[other]]
+    return [row[one]["median"] / row[other]["median"] for row in whole]
 
 
 def figure(values):
@@ -95,7 +96,7 @@ def figure(values):
 def of_overhead(found):
     worst = max(found, key=lambda one: one["cpu_ratio"]["high"])
     return {"figure": worst["cpu_ratio"], "of": worst["program"],
-            "programs": {one["program"]: {key: one[key] for key in ("cpu_ratio", "instructions_ratio")} for one in found}}
+            "programs": {one["program"]: [one["cpu_ratio"], one["instructions_ratio"]] for one in found}}
 
 
 def of_deepspeed(found, part):
@@ -195,8 +196,8 @@ def main():
             if before and os.path.exists(before):
                 results[script] = json.loads(pathlib.Path(before).read_text())
             else:
-                python = given.deepspeed_python if script == "against_deepspeed" else None
-                results[script] = measure(script, commands(given, given.turns)[script], python or given.python, given.keep)
+                python = script == "against_deepspeed" and given.deepspeed_python or given.python
+                results[script] = measure(script, commands(given, given.turns)[script], python, given.keep)
         rows.append(row_of(name, results[script]))
     if given.json:
         print(json.dumps({"machine": machine(), "rows": rows}))

@@ -195,7 +195,7 @@ class ChunkMemory final : public TierMemory {
   // By the address of the tensor that was; a list that is empty keeps its memory.
   Parked parked_;
   Parked::value_type* last_parked_ = nullptr;  // a temporary's addresses are the next one's
-  Bytes parked_bytes_ = 0;  // of pages_
+  Bytes parked_bytes_ = 0;                     // of pages_
   std::size_t parked_count_ = 0;
   std::deque<Extent> left_;  // addresses that `relocate` has left
   std::vector<Extent> scratch_;

@@ -18,32 +18,29 @@
 namespace tencache {
 namespace {
 
-// Where rows lie, table after table, each as wide as it is.
+// Where rows lie: those of the store one after the other, each as wide as the widest.
 class RowPlaces {
  public:
-  explicit RowPlaces(const RowIds& ids) : ids_(ids) {
-    for (const RowTable& table : ids.tables()) {
-      begins_.push_back(bytes_);
-      bytes_ += table.rows * table.bytes();
-    }
+  RowPlaces(const RowIds& ids, const std::vector<Row>& rows)
+      : ids_(ids), index_of_(ids.rows(), no_slot), stride_(ids.widest_row()), bytes_(rows.size() * stride_) {
+    for (std::size_t i = 0; i < rows.size(); ++i) index_of_[rows[i]] = static_cast<std::uint32_t>(i);
   }
-  Bytes all_bytes() const { return bytes_; }
+  Bytes all_bytes() const { return std::max<Bytes>(bytes_, 1); }
   // Offset and bytes.
   std::pair<Bytes, Bytes> of(Row row) const {
-    const std::size_t table = ids_.table_of(row);
-    const Bytes width = ids_.tables()[table].bytes();
-    return {begins_[table] + (row - ids_.first_row(table)) * width, width};
+    TENCACHE_CHECK(index_of_[row] != no_slot);
+    return {index_of_[row] * stride_, ids_.bytes_of(row)};
   }
 
  private:
   const RowIds& ids_;
-  std::vector<Bytes> begins_;
-  Bytes bytes_ = 0;
+  std::vector<std::uint32_t> index_of_;
+  Bytes stride_, bytes_;
 };
 
 class MemoryStore final : public RowStore {
  public:
-  explicit MemoryStore(const RowIds& ids) : places_(ids) {
+  MemoryStore(const RowIds& ids, const std::vector<Row>& rows) : places_(ids, rows) {
     void* const memory = ::mmap(nullptr, places_.all_bytes(), PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
@@ -72,8 +69,8 @@ class MemoryStore final : public RowStore {
 
 class FileStore final : public RowStore {
  public:
-  FileStore(const RowIds& ids, const std::string& folder)
-      : places_(ids), folder_(folder), descriptor_(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)) {
+  FileStore(const RowIds& ids, const std::vector<Row>& rows, const std::string& folder)
+      : places_(ids, rows), folder_(folder), descriptor_(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)) {
     const bool made = descriptor_ >= 0 && ::ftruncate(descriptor_, static_cast<off_t>(places_.all_bytes())) == 0;
     if (made) return;
     const int error_number = errno;
@@ -171,9 +168,11 @@ void RowThreads::serve(unsigned index) {
   }
 }
 
-std::unique_ptr<RowStore> make_memory_store(const RowIds& ids) { return std::make_unique<MemoryStore>(ids); }
-std::unique_ptr<RowStore> make_file_store(const RowIds& ids, const std::string& folder) {
-  return std::make_unique<FileStore>(ids, folder);
+std::unique_ptr<RowStore> make_memory_store(const RowIds& ids, const std::vector<Row>& rows) {
+  return std::make_unique<MemoryStore>(ids, rows);
+}
+std::unique_ptr<RowStore> make_file_store(const RowIds& ids, const std::vector<Row>& rows, const std::string& folder) {
+  return std::make_unique<FileStore>(ids, rows, folder);
 }
 
 LiveRows::LiveRows(const RowIds& ids, const RowPolicy& policy, const RowCacheOptions& options, RowStore& store,

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::size_t trial_batches = 6, most_trial_rows = 32'768;
 
-std::unique_ptr<RowStore> make_store(const RowIds& ids, const std::string& folder) {
-  return folder.empty() ? make_memory_store(ids) : make_file_store(ids, folder);
+std::unique_ptr<RowStore> make_store(const RowIds& ids, const std::vector<Row>& used, const std::string& folder) {
+  return folder.empty() ? make_memory_store(ids, used) : make_file_store(ids, used, folder);
 }
 
 // Reads a row's bytes and changes them, as a step of training does; the digest is of what was read.
@@ -30,8 +30,10 @@ std::uint64_t train(std::byte* row, Bytes bytes, Row number, std::uint32_t count
   return digest;
 }
 
-std::vector<Row> used_rows(const RowIds& ids) {
+// Also those that lie in the arena at first.
+std::vector<Row> used_rows(const RowIds& ids, const std::vector<RowMove>& warm) {
   std::vector<bool> used(ids.rows());
+  for (const RowMove& one : warm) used[one.row] = true;
   for (std::size_t batch = 0; batch < ids.batches(); ++batch) {
     for (const Row row : ids.batch(batch)) used[row] = true;
   }
@@ -95,8 +97,9 @@ Nanoseconds nanoseconds_of(Bytes bytes, BytesPerSecond rate) {
 LiveRowsRun run_live_rows(const RowIds& ids, const LiveRowsRequest& request) {
   LiveRowsRun result;
   RowThreads threads(request.threads);
-  const std::unique_ptr<RowStore> cached = make_store(ids, request.folder), plain = make_store(ids, request.folder);
-  const std::vector<Row> used = used_rows(ids);
+  const std::vector<Row> used = used_rows(ids, make_row_cache(*request.policy, ids, request.options)->warm());
+  const std::unique_ptr<RowStore> cached = make_store(ids, used, request.folder);
+  const std::unique_ptr<RowStore> plain = make_store(ids, used, request.folder);
   std::vector<std::byte> content(ids.widest_row()), other(content.size());
   for (const Row row : used) {  // nothing is touched for the first time while it is timed
     for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<std::byte>(row * 7 + i);

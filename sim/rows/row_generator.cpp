@@ -24,15 +24,15 @@ constexpr double least_known_share = 0.01;
 
 // From 0 to below `bound`, all alike: the upper half of a product (Lemire, "Fast random integer generation in an
 // interval", 2019), without his correction, which changes less than one in 2^32 of the draws.
-std::uint64_t draw(std::mt19937_64& random, std::uint64_t bound) {
-  return static_cast<std::uint64_t>((static_cast<unsigned __int128>(random()) * bound) >> 64);
+std::uint64_t draw(std::mt19937_64& generator, std::uint64_t bound) {
+  return static_cast<std::uint64_t>((static_cast<unsigned __int128>(generator()) * bound) >> 64);
 }
-double draw_real(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
+double draw_real(std::mt19937_64& generator) { return static_cast<double>(generator() >> 11) * 0x1p-53; }
 
 // Ranks to rows of a table: one to one, neighbours far apart.
 class Scatter {
  public:
-  Scatter(std::uint64_t rows, std::mt19937_64& random) : rows_(rows), offset_(draw(random, rows)) {
+  Scatter(std::uint64_t rows, std::mt19937_64& generator) : rows_(rows), offset_(draw(generator, rows)) {
     constexpr double golden = 0.6180339887498949;
     factor_ = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(static_cast<double>(rows) * golden));
     while (std::gcd(factor_, rows_) != 1) ++factor_;
@@ -55,10 +55,10 @@ class Zipf {
     to_ = integral(static_cast<double>(rows) + 0.5);
     accepted_ = 2 - inverse(integral(2.5) - std::pow(2, -exponent_));
   }
-  std::uint64_t operator()(std::mt19937_64& random) const {
-    if (exponent_ == 0) return draw(random, rows_);
+  std::uint64_t operator()(std::mt19937_64& generator) const {
+    if (exponent_ == 0) return draw(generator, rows_);
     while (true) {
-      const double u = to_ + draw_real(random) * (from_ - to_), x = inverse(u);
+      const double u = to_ + draw_real(generator) * (from_ - to_), x = inverse(u);
       const double k = std::clamp(std::floor(x + 0.5), 1.0, static_cast<double>(rows_));
       if (k - x <= accepted_ || u >= integral(k + 0.5) - std::pow(k, -exponent_)) {
         return static_cast<std::uint64_t>(k) - 1;
@@ -87,9 +87,9 @@ class Reuse {
     for (std::uint32_t rank = 0; rank < uses.size(); ++rank) period_.insert(period_.end(), uses[rank], rank);
     left_ = period_.size();
   }
-  std::uint64_t operator()(std::mt19937_64& random) {
+  std::uint64_t operator()(std::mt19937_64& generator) {
     if (left_ == 0) left_ = period_.size();
-    std::swap(period_[draw(random, left_)], period_[left_ - 1]);
+    std::swap(period_[draw(generator, left_)], period_[left_ - 1]);
     return period_[--left_];
   }
 
@@ -217,7 +217,7 @@ ReuseHistogram read_reuse_histogram(const std::string& path) {
 void generate_row_ids(const RowGeneration& request, const std::string& path,
                       const std::function<void(double)>& progress) {
   check_row_tables(request.tables, path);
-  std::mt19937_64 random(request.seed);
+  std::mt19937_64 generator(request.seed);
   std::vector<Scatter> scatter;
   std::vector<std::function<std::uint64_t(std::mt19937_64&)>> ranks;
   if (request.histogram && request.histogram->samples * request.pooling >= most_lookups / request.tables.size()) {
@@ -225,7 +225,7 @@ void generate_row_ids(const RowGeneration& request, const std::string& path,
                             request.histogram->samples, most_lookups));
   }
   for (const RowTable& table : request.tables) {
-    scatter.emplace_back(table.rows, random);
+    scatter.emplace_back(table.rows, generator);
     if (!request.histogram) {
       ranks.emplace_back(Zipf(table.rows, request.zipf));
       continue;
@@ -243,7 +243,7 @@ void generate_row_ids(const RowGeneration& request, const std::string& path,
   std::vector<std::uint32_t> ids(request.samples * request.pooling);
   for (std::uint64_t batch = 0; batch < request.batches; ++batch) {
     for (std::size_t table = 0; table < request.tables.size(); ++table) {
-      for (std::uint32_t& id : ids) id = scatter[table].row_of(ranks[table](random));
+      for (std::uint32_t& id : ids) id = scatter[table].row_of(ranks[table](generator));
       writer.add(ids);
     }
     if (progress) progress(static_cast<double>(batch + 1) / static_cast<double>(request.batches));

@@ -19,7 +19,7 @@ RowRun run_rows(const RowIds& ids, const RowPolicy& policy, const RowCacheOption
   run.options.slots = cache->slots();
   run.tables.resize(ids.tables().size());
   run.warm_rows = cache->warm().size();
-  RowClock clock(policy, options.ahead);
+  RowClock course(policy, options.ahead);
   RowStageTimes sums{};
   RowPlan plan;
   std::uint64_t missed_lookups = 0;
@@ -50,7 +50,7 @@ RowRun run_rows(const RowIds& ids, const RowPolicy& policy, const RowCacheOption
     run.direct_bytes += bytes.direct;
     const RowStageTimes times = row_stage_times(policy, rates, bytes);
     for (std::size_t stage = 0; stage < row_stages; ++stage) sums[stage] += times[stage];
-    clock.add(times);
+    course.add(times);
     if (watch) watch(batch, plan, *cache);
   }
   run.all.misses = run.all.rows_in + run.direct_rows;
@@ -66,7 +66,7 @@ RowRun run_rows(const RowIds& ids, const RowPolicy& policy, const RowCacheOption
   run.gpu_bytes = row_gpu_bytes(policy, ids.rows(), cache->slots(), ids.widest_row());
   run.enough_slots = enough_row_slots(policy, ids, options.ahead);
   if (const auto batches = static_cast<Nanoseconds>(ids.batches()); batches > 0) {
-    run.batch_ns = clock.end_ns() / batches;
+    run.batch_ns = course.end_ns() / batches;
     for (std::size_t stage = 0; stage < row_stages; ++stage) run.stage_ns[stage] = sums[stage] / batches;
   }
   return run;

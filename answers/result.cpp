@@ -134,9 +134,9 @@ Named<Bytes> peaks_of(const MachineSpec& machine, const RunResult& result) {
 // Before the first step, of all CPU memory that the run uses; only where the machine says how fast.
 std::optional<double> page_locking_seconds(const MachineSpec& machine, const RunResult& result) {
   const TierId cpu = machine.tier_of(Device::cpu);
-  if (machine.host_lock_bandwidth == 0 || cpu == no_tier) return std::nullopt;
+  if (machine.host.lock_bandwidth == 0 || cpu == no_tier) return std::nullopt;
   const Bytes staging = machine.staging.tier == cpu ? machine.staging.all_bytes() : 0;
-  return static_cast<double>(result.peak_bytes[cpu] + staging) / static_cast<double>(machine.host_lock_bandwidth);
+  return static_cast<double>(result.peak_bytes[cpu] + staging) / static_cast<double>(machine.host.lock_bandwidth);
 }
 
 AllocatorCost allocator_cost(const RunResult& result, std::size_t tier) {

@@ -313,7 +313,7 @@ ExitCode import_answers(const CalibrateArguments& arguments) try {
   if (arguments.named) machine.name = arguments.name;
   if (steps.contains("probe") && steps.at("probe").contains("probe")) {
     if (const auto cost = transfer_cost(steps.at("probe").at("probe").at("calls"))) {
-      machine.host_transfer_ns = std::llround(cost->value * 1e9);
+      machine.host.per_transfer_ns = std::llround(cost->value * 1e9);
       machine.facts.push_back({"host.per_transfer", "calls of the driver for a chunk that is copied", "measured",
                                day.at("date").get<std::string>(), std::min(cost->spread, 10.0)});
     }
@@ -325,7 +325,7 @@ ExitCode import_answers(const CalibrateArguments& arguments) try {
   file.commit();
   const std::string card = day.contains("card") && day.at("card").is_object() ? day.at("card").at("name") : "no card";
   if (arguments.json) {
-    print_json({{"file", arguments.output}, {"card", card}, {"host_per_transfer_ns", machine.host_transfer_ns}});
+    print_json({{"file", arguments.output}, {"card", card}, {"host_per_transfer_ns", machine.host.per_transfer_ns}});
   } else {
     print(fmt::format("{}: {}, measured on {}\n", arguments.output, card, day.at("date").get<std::string>()));
   }
@@ -340,7 +340,7 @@ void state_page_locking(Calibration& calibration, const std::string& date) {
   if (calibration.page_locking.empty()) return;
   const PageLockCost& cost = *std::ranges::max_element(calibration.page_locking, {}, &PageLockCost::threads);
   if (cost.touch.value <= 0 || cost.lock.value <= 0) return;
-  calibration.machine.host_lock_bandwidth =
+  calibration.machine.host.lock_bandwidth =
       static_cast<BytesPerSecond>(std::llround(1 / (1 / cost.touch.value + 1 / cost.lock.value)));
   calibration.machine.facts.push_back({"host.page_lock",
                                        fmt::format("fresh pages by {} threads, then locked", cost.threads), "measured",
@@ -387,7 +387,7 @@ ExitCode measure(const CalibrateArguments& arguments) {
           "the host");
     }
   }
-  calibration.machine.host_transfer_ns = std::llround(host_cost.value * 1e9);
+  calibration.machine.host.per_transfer_ns = std::llround(host_cost.value * 1e9);
   if (host_cost.value > 0)
     calibration.machine.facts.push_back({"host.per_transfer", "a small program with and without room, less simulated",
                                          "measured", options.date, std::min(host_cost.spread, 10.0)});

@@ -48,9 +48,9 @@ class RankReader {
     if (keys.get("cpu")) read_cpu(keys.layers_of("cpu"));
     if (keys.get("host")) {
       const YamlMap host(keys.layers_of("host"), "host", {"per_module", "per_transfer", "page_lock"});
-      figures_.take(host, "per_module", "host.", machine_.host_module_ns, &FigureReader::duration);
-      figures_.take(host, "per_transfer", "host.", machine_.host_transfer_ns, &FigureReader::duration);
-      figures_.take(host, "page_lock", "host.", machine_.host_lock_bandwidth, &FigureReader::bandwidth);
+      figures_.take(host, "per_module", "host.", machine_.host.per_module_ns, &FigureReader::duration);
+      figures_.take(host, "per_transfer", "host.", machine_.host.per_transfer_ns, &FigureReader::duration);
+      figures_.take(host, "page_lock", "host.", machine_.host.lock_bandwidth, &FigureReader::bandwidth);
     }
     if (keys.get("run_ahead")) {
       const YamlMap run_ahead(keys.layers_of("run_ahead"), "run_ahead", {"ops", "time"});

@@ -156,10 +156,10 @@ class RankWriter {
                  {"bandwidth", rates.bandwidth > 0 ? figure("cpu.bandwidth", write_bandwidth(rates.bandwidth)) : ""},
                  {"uses", uses(machine_.lane_uses[1])}});
     }
-    const BytesPerSecond locks = machine_.host_lock_bandwidth;
-    if (machine_.host_module_ns != 0 || machine_.host_transfer_ns != 0 || locks != 0) {
-      host = map({{"per_module", figure("host.per_module", write_duration(machine_.host_module_ns))},
-                  {"per_transfer", figure("host.per_transfer", write_duration(machine_.host_transfer_ns))},
+    const BytesPerSecond locks = machine_.host.lock_bandwidth;
+    if (machine_.host.per_module_ns != 0 || machine_.host.per_transfer_ns != 0 || locks != 0) {
+      host = map({{"per_module", figure("host.per_module", write_duration(machine_.host.per_module_ns))},
+                  {"per_transfer", figure("host.per_transfer", write_duration(machine_.host.per_transfer_ns))},
                   {"page_lock", locks != 0 ? figure("host.page_lock", write_bandwidth(locks)) : ""}});
     }
     if (machine_.run_ahead != RunAhead{}) {

@@ -136,6 +136,14 @@ struct Price {
   bool in_usd() const { return on_demand > 0 && currency == "USD"; }
 };
 
+// What the host's own work costs.
+struct HostCosts {
+  Nanoseconds per_module_ns = 0;    // what a policy driven by module hooks adds to a module call
+  Nanoseconds per_transfer_ns = 0;  // what each copy costs the GPU's lane: mapping, waking up
+  // At which CPU memory is page-locked before the first step; 0: not known. For predictions of the start-up.
+  BytesPerSecond lock_bandwidth = 0;
+};
+
 struct MachineSpec {
   std::string name;
   std::string description;
@@ -150,10 +158,7 @@ struct MachineSpec {
   CpuRates cpu;
   std::uint32_t issue_ahead = 1;       // ops issued ahead of the one that runs
   std::uint32_t copies_in_flight = 1;  // transfers handed to a link at once
-  Nanoseconds host_module_ns = 0;      // host time that a policy driven by module hooks adds per module call
-  Nanoseconds host_transfer_ns = 0;    // host time that each copy costs the GPU's lane: mapping, waking up
-  // At which CPU memory is page-locked before the first step; 0: not known. For predictions of the start-up.
-  BytesPerSecond host_lock_bandwidth = 0;
+  HostCosts host;
   RunAhead run_ahead = {};  // simulated machines only (sim/ordered_machine.h)
   // Shared resources that a lane's op occupies while it runs (its bytes over its duration): CPU Adam and DRAM.
   std::array<std::vector<std::uint8_t>, 2> lane_uses;  // 0: GPU, 1: CPU

@@ -135,9 +135,8 @@ TensorId Trace::add_tensor(std::string_view name, Bytes bytes, Role role, bool p
 
 OpIndex Trace::add_op(Op op, std::span<const TensorId> reads, std::span<const TensorId> writes) {
   TENCACHE_CHECK(accesses.size() + reads.size() + writes.size() < none);
-  op.first_access = static_cast<std::uint32_t>(accesses.size());
-  op.read_count = static_cast<std::uint32_t>(reads.size());
-  op.write_count = static_cast<std::uint32_t>(writes.size());
+  op.accesses = {static_cast<std::uint32_t>(accesses.size()), static_cast<std::uint32_t>(reads.size()),
+                 static_cast<std::uint32_t>(writes.size())};
   accesses.insert(accesses.end(), reads.begin(), reads.end());
   accesses.insert(accesses.end(), writes.begin(), writes.end());
   ops.push_back(op);

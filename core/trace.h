@@ -190,6 +190,13 @@ enum class OpStream : std::uint8_t { compute, communication };
 template <>
 inline constexpr auto enum_texts<OpStream> = std::to_array<std::string_view>({"compute", "communication"});
 
+// Which of Trace::accesses are an op's: what it reads, then what it writes.
+struct AccessRange {
+  std::uint32_t first = 0, reads = 0, writes = 0;
+
+  std::uint32_t end() const { return first + reads + writes; }
+};
+
 struct Op {
   NameId name = 0;
   NameId module = 0;        // 0: none
@@ -208,10 +215,8 @@ struct Op {
   // it. 0: not known.
   Nanoseconds issue_ns = 0;
   std::uint64_t flops = 0;
-  Bytes bytes = 0;                 // memory traffic of the kernel, 0: unknown
-  std::uint32_t first_access = 0;  // into Trace::accesses: reads, then writes
-  std::uint32_t read_count = 0;
-  std::uint32_t write_count = 0;
+  Bytes bytes = 0;  // memory traffic of the kernel, 0: unknown
+  AccessRange accesses;
   KernelId kernel = 0;       // into Trace::kernels
   std::uint32_t detail = 0;  // into Trace::details; 0: none
 
@@ -265,9 +270,11 @@ struct Trace {
   KernelPool kernels;
   std::vector<OpDetail> details{OpDetail{}};
 
-  std::span<const TensorId> reads(const Op& op) const { return {accesses.data() + op.first_access, op.read_count}; }
+  std::span<const TensorId> reads(const Op& op) const {
+    return {accesses.data() + op.accesses.first, op.accesses.reads};
+  }
   std::span<const TensorId> writes(const Op& op) const {
-    return {accesses.data() + op.first_access + op.read_count, op.write_count};
+    return {accesses.data() + op.accesses.first + op.accesses.reads, op.accesses.writes};
   }
   std::string_view name(const Op& op) const { return names[op.name]; }
   std::string_view module(const Op& op) const { return names[op.module]; }

@@ -202,9 +202,7 @@ void set_ops(PythonTrace& self, const ArrayColumn<OpRow>& rows) {
   std::vector<Op> ops;
   for (std::size_t i = 0; i < self.trace.ops.size(); ++i) {
     Op op = op_of(rows.data()[i], self.trace, i);
-    op.first_access = self.trace.ops[i].first_access;
-    op.read_count = self.trace.ops[i].read_count;
-    op.write_count = self.trace.ops[i].write_count;
+    op.accesses = self.trace.ops[i].accesses;
     ops.push_back(op);
   }
   self.trace.ops = std::move(ops);

@@ -258,9 +258,9 @@ void OrderedMachine::hand_over(Line index) {
 void OrderedMachine::use_host() {
   if (host_busy_) return;
   OpCommand on_host{.lane = SimWorld::host_lane, .op = none, .idle = true, .uses = {}};
-  host_pays_ = uncharged_ > 0 && spec_.host_transfer_ns > 0;
+  host_pays_ = uncharged_ > 0 && spec_.host.per_transfer_ns > 0;
   if (host_pays_) {
-    on_host.duration_ns = spec_.host_transfer_ns * static_cast<Nanoseconds>(uncharged_);
+    on_host.duration_ns = spec_.host.per_transfer_ns * static_cast<Nanoseconds>(uncharged_);
   } else if (host_.empty() || (!host_.front().op.idle && !window_open())) {
     return;
   } else if (host_.front().op.idle) {
@@ -302,7 +302,7 @@ void OrderedMachine::let_go(Line index) {
 std::uint64_t OrderedMachine::state() const {
   StateHash hash;
   hash.mix(below_.state());
-  hash.mix(spec_.host_transfer_ns > 0 ? uncharged_ : 0);
+  hash.mix(spec_.host.per_transfer_ns > 0 ? uncharged_ : 0);
   hash.mix(host_pays_ ? 2 : host_busy_ ? 1 : 0);
   for (const HostJob& job : host_) hash.mix(job.op.op);
   for (const LineState& line : lines_) {

@@ -116,7 +116,7 @@ Fence SimWorld::submit(std::size_t rank, const CopyCommand& copy, Tag tag, const
   job.fixed_ns = copy.setup_ns + link.latency_ns + fault.delay_ns;
   job.cap = std::max<BytesPerSecond>(1, cap_of_copy(link, copy.bytes, copy.memory) / fault.slow_factor);
   job.fails = fault.failure.has_value();
-  if (ranks_[rank].spec->host_transfer_ns > 0 && ranks_[rank].spec->run_ahead.ops == 0) ++ranks_[rank].uncharged;
+  if (ranks_[rank].spec->host.per_transfer_ns > 0 && ranks_[rank].spec->run_ahead.ops == 0) ++ranks_[rank].uncharged;
   return take_up(server);
 }
 
@@ -127,7 +127,7 @@ Fence SimWorld::execute(std::size_t rank, const OpCommand& op, Tag tag) {
   job.fixed_ns = op.duration_ns;
   if (op.lane == gpu_lane && ranks_[rank].spec->run_ahead.ops == 0) {
     Rank& at = ranks_[rank];
-    job.fixed_ns += at.spec->host_transfer_ns * static_cast<Nanoseconds>(std::exchange(at.uncharged, 0));
+    job.fixed_ns += at.spec->host.per_transfer_ns * static_cast<Nanoseconds>(std::exchange(at.uncharged, 0));
   }
   job.bytes = op.bytes;
   job.op = op.op;
@@ -150,7 +150,7 @@ Fence SimWorld::move(std::size_t rank, const MoveCommand& move, std::optional<Ta
   job.bytes = 2 * move.bytes;
   job.move = true;
   job.untold = !tag;
-  if (at.spec->host_transfer_ns > 0 && at.spec->run_ahead.ops == 0) ++at.uncharged;
+  if (at.spec->host.per_transfer_ns > 0 && at.spec->run_ahead.ops == 0) ++at.uncharged;
   return take_up(server);
 }
 

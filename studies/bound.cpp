@@ -57,7 +57,7 @@ Trace turned(const Trace& trace, OpIndex begin) {
   std::vector<std::uint8_t> before(trace.tensors.size(), 0);
   for (OpIndex index = 0; index < trace.ops.size(); ++index) {
     const Op& op = trace.ops[index];
-    for (std::uint64_t i = op.first_access; i < op.first_access + op.read_count + op.write_count; ++i) {
+    for (std::uint64_t i = op.accesses.first; i < op.accesses.end(); ++i) {
       const TensorId tensor = trace.accesses[i];
       if (index < begin) {
         before[tensor] = 1;
@@ -485,7 +485,7 @@ class RankBound {
       if (tier == no_tier) return "op '" + trace.name(op) + "' runs on the CPU, the machine has no such tier";
       if (bound_kind_of(trace, op, machine_) == OpKind::movable) continue;
       Bytes bytes = 0;
-      for (std::uint64_t i = op.first_access; i < op.first_access + op.read_count + op.write_count; ++i) {
+      for (std::uint64_t i = op.accesses.first; i < op.accesses.end(); ++i) {
         const TensorId tensor = trace.accesses[i];
         if (seen[tensor] == index) continue;
         seen[tensor] = index;

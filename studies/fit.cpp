@@ -35,7 +35,7 @@ bool alike(const MachineSpec& a, const MachineSpec& b) {
   const auto rest = [](const MachineSpec& of) {
     return std::tuple(of.staging.tier, of.staging.count, of.staging.bytes, of.initial_tier,
                       of.cpu.adam_parameters_per_second, of.cpu.flops_per_second, of.cpu.bandwidth, of.issue_ahead,
-                      of.copies_in_flight, of.host_module_ns, of.host_transfer_ns, of.run_ahead.ops,
+                      of.copies_in_flight, of.host.per_module_ns, of.host.per_transfer_ns, of.run_ahead.ops,
                       of.run_ahead.time_ns, of.lane_uses);
   };
   return std::ranges::equal(a.tiers, b.tiers, {}, tier, tier) && std::ranges::equal(a.links, b.links, {}, link, link) &&

@@ -65,9 +65,9 @@ std::vector<FigureReference> figures_of(MachineSpec& machine) {
   add("cpu.adam_parameters_per_second", FigureKind::rate, &machine.cpu.adam_parameters_per_second);
   add("cpu.tflops", FigureKind::rate, &machine.cpu.flops_per_second);
   add("cpu.bandwidth", FigureKind::bandwidth, &machine.cpu.bandwidth);
-  add("host.per_module", FigureKind::time, &machine.host_module_ns);
-  add("host.per_transfer", FigureKind::time, &machine.host_transfer_ns);
-  add("host.page_lock", FigureKind::bandwidth, &machine.host_lock_bandwidth);
+  add("host.per_module", FigureKind::time, &machine.host.per_module_ns);
+  add("host.per_transfer", FigureKind::time, &machine.host.per_transfer_ns);
+  add("host.page_lock", FigureKind::bandwidth, &machine.host.lock_bandwidth);
   return figures;
 }
 

@@ -67,7 +67,7 @@ std::vector<std::uint32_t> CoarseTrace::merge_ops(const Trace& trace) const {
     const Nanoseconds op_ns = op.occupied_ns();
     const auto new_bytes = [&] {
       Bytes sum = 0;
-      for (std::uint64_t i = op.first_access; i < op.first_access + op.read_count + op.write_count; ++i) {
+      for (std::uint64_t i = op.accesses.first; i < op.accesses.end(); ++i) {
         const TensorId tensor = trace.accesses[i];
         if (touched_by[tensor] == first) continue;
         touched_by[tensor] = first;

@@ -69,7 +69,7 @@ class NaiveMachine {
   // `duration_ns` of an op or a gap, and the host's cost of the copies before it.
   Job op(std::size_t lane, Nanoseconds duration_ns, Bytes bytes) {
     if (lane == gpu_lane && spec_.run_ahead.ops == 0) {
-      duration_ns += uncharged_ * spec_.host_transfer_ns;
+      duration_ns += uncharged_ * spec_.host.per_transfer_ns;
       uncharged_ = 0;
     }
     Job job;

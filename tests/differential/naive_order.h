@@ -148,10 +148,10 @@ class NaiveOrderedMachine {
     }
     if (!host_works_) {
       Job job;
-      host_pays_ = copies_not_charged_ * spec_.host_transfer_ns > 0;
+      host_pays_ = copies_not_charged_ * spec_.host.per_transfer_ns > 0;
       host_works_ = host_pays_ || (!host_.empty() && (host_.front().second.gap || window_open()));
       if (host_pays_) {
-        job.fixed_ns = copies_not_charged_ * spec_.host_transfer_ns;
+        job.fixed_ns = copies_not_charged_ * spec_.host.per_transfer_ns;
         copies_not_charged_ = 0;
       } else if (host_works_ && host_.front().second.gap) {
         job.fixed_ns = host_.front().second.fixed_ns;

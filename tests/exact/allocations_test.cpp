@@ -158,9 +158,8 @@ Trace small_trace(Bytes activation) {
     Op added;
     added.phase = phase;
     added.duration_ns = 1;
-    added.first_access = static_cast<std::uint32_t>(trace.accesses.size());
-    added.read_count = static_cast<std::uint32_t>(reads.size());
-    added.write_count = static_cast<std::uint32_t>(writes.size());
+    added.accesses = {static_cast<std::uint32_t>(trace.accesses.size()), static_cast<std::uint32_t>(reads.size()),
+                      static_cast<std::uint32_t>(writes.size())};
     trace.accesses.insert(trace.accesses.end(), reads.begin(), reads.end());
     trace.accesses.insert(trace.accesses.end(), writes.begin(), writes.end());
     trace.ops.push_back(added);

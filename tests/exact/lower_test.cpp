@@ -95,7 +95,7 @@ TEST(LowerTest, ModuleHooksCostTheHostTime) {
   }
   MachineSpec machine = small_machine(1000);
   EXPECT_TRUE(lower(trace, WithHooks(), machine).changes.empty());
-  machine.host_module_ns = 100;
+  machine.host.per_module_ns = 100;
   const Program program = lower(trace, WithHooks(), machine);
   std::vector<Nanoseconds> gaps;
   for (const Op& op : program.trace.ops) gaps.push_back(op.gap_before_ns);

@@ -63,9 +63,9 @@ std::uint32_t sharing_ranks(const MachineSpec& machine, std::size_t resource) {
 void expect_equal(const MachineSpec& a, const MachineSpec& b) {
   EXPECT_EQ(a.name, b.name);
   EXPECT_EQ(a.lane_uses, b.lane_uses);
-  EXPECT_EQ(a.host_module_ns, b.host_module_ns);
-  EXPECT_EQ(a.host_transfer_ns, b.host_transfer_ns);
-  EXPECT_EQ(a.host_lock_bandwidth, b.host_lock_bandwidth);
+  EXPECT_EQ(a.host.per_module_ns, b.host.per_module_ns);
+  EXPECT_EQ(a.host.per_transfer_ns, b.host.per_transfer_ns);
+  EXPECT_EQ(a.host.lock_bandwidth, b.host.lock_bandwidth);
   EXPECT_EQ(a.run_ahead, b.run_ahead);
   EXPECT_EQ(a.price.on_demand, b.price.on_demand);
   EXPECT_EQ(a.price.spot, b.price.spot);
@@ -283,11 +283,11 @@ TEST(MachineYaml, ReadsStorageAllocationHostAndPrice) {
   EXPECT_EQ(machine.links[1].stripe_bytes, 512 * KiB);
   EXPECT_EQ(machine.links[2].sustained_bandwidth, 2'000'000'000u);
   EXPECT_EQ(machine.links[2].burst_bytes, 100'000'000'000u);
-  EXPECT_EQ(machine.host_module_ns, 40'000);
+  EXPECT_EQ(machine.host.per_module_ns, 40'000);
   EXPECT_EQ(machine.run_ahead.ops, 256u);
   EXPECT_EQ(machine.run_ahead.time_ns, 3'000'000);
-  EXPECT_EQ(machine.host_transfer_ns, 30'000);
-  EXPECT_EQ(machine.host_lock_bandwidth, 8'000'000'000u);
+  EXPECT_EQ(machine.host.per_transfer_ns, 30'000);
+  EXPECT_EQ(machine.host.lock_bandwidth, 8'000'000'000u);
   ASSERT_NE(fact_of(machine, "host.per_transfer"), nullptr);
   EXPECT_EQ(fact_of(machine, "host.per_transfer")->spread, 0.25);
   EXPECT_EQ(machine.price.on_demand, 1.006);
@@ -490,7 +490,7 @@ void add_ranks(MachineSpec& machine, std::mt19937_64& random) {
     if (below(2)) rank.lane_uses = {};
     if (below(2)) rank.cpu.adam_parameters_per_second = 0;
     if (below(2)) rank.staging = {};
-    if (below(2)) rank.host_module_ns = 0;
+    if (below(2)) rank.host.per_module_ns = 0;
     if (below(2)) rank.facts.clear();
   }
 }
@@ -551,8 +551,8 @@ MachineSpec random_machine(std::mt19937_64& random) {
   for (std::vector<std::uint8_t>& uses : machine.lane_uses) {
     if (resources > 0 && below(2)) uses = {static_cast<std::uint8_t>(below(resources))};
   }
-  if (below(2)) machine.host_module_ns = static_cast<Nanoseconds>(below(1'000'000));
-  if (below(2)) machine.host_transfer_ns = static_cast<Nanoseconds>(below(1'000'000));
+  if (below(2)) machine.host.per_module_ns = static_cast<Nanoseconds>(below(1'000'000));
+  if (below(2)) machine.host.per_transfer_ns = static_cast<Nanoseconds>(below(1'000'000));
   if (below(2)) {
     machine.run_ahead.ops = static_cast<std::uint32_t>(below(1000));
     machine.run_ahead.time_ns = 1 + static_cast<Nanoseconds>(below(10'000'000));

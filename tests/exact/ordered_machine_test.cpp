@@ -162,9 +162,9 @@ TEST(OrderedMachineTest, CopiesCostTheHostsTime) {
   add_op(trace, 100, {}, {});
   add_op(trace, 40, {x, y}, {});
   MachineSpec machine = ahead(small_machine(1000));
-  machine.host_transfer_ns = 30;
+  machine.host.per_transfer_ns = 30;
   EXPECT_EQ(run(machine, trace).ops[1].start_ns, 100);
-  machine.host_transfer_ns = 70;
+  machine.host.per_transfer_ns = 70;
   EXPECT_EQ(run(machine, trace).ops[1].start_ns, 140);
 }
 

@@ -202,7 +202,7 @@ TEST(SimMachineTest, AResourceListedTwiceIsTakenTwice) {
 // it.
 TEST(SimMachineTest, WhatCopiesCostTheHostComesBeforeTheNextOp) {
   MachineSpec spec = small_machine(1000);
-  spec.host_transfer_ns = 7;
+  spec.host.per_transfer_ns = 7;
   SimMachine machine(spec);
   const std::uint64_t before = machine.state();
   machine.submit(copy(0, 10), 1);

@@ -104,7 +104,7 @@ class CudaEitherMemoryTest : public CudaMachineTest, public testing::WithParamIn
  protected:
   void SetUp() override {
     CudaMachineTest::SetUp();
-    if (GetParam()) use_arena();
+    if (!IsSkipped() && GetParam()) use_arena();
   }
 };
 
@@ -348,7 +348,7 @@ class CudaArenaTest : public CudaMachineTest {
  protected:
   void SetUp() override {
     CudaMachineTest::SetUp();
-    use_arena();
+    if (!IsSkipped()) use_arena();
   }
   static void put(HostMachine& machine, TensorId tensor, Bytes bytes, Bytes offset) {
     machine.tensor_created(tensor, bytes);

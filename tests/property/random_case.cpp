@@ -328,7 +328,7 @@ void add_simulated_features(Random& random, RandomCase& made) {
                                       .bandwidth = random.one_in(3) ? 0 : random.between(1, 8) * 1'000'000'000,
                                       .power_of_two = random.one_in(2)};
   }
-  if (random.one_in(4)) machine.host_transfer_ns = static_cast<Nanoseconds>(random.between(1, 30));
+  if (random.one_in(4)) machine.host.per_transfer_ns = static_cast<Nanoseconds>(random.between(1, 30));
   machine.validate();
 }
 
@@ -394,7 +394,7 @@ std::string RandomCase::describe() const {
        << (layout.start.empty() ? "" : ", start given") << "\n";
   text << "issue_ahead " << machine.issue_ahead << ", copies_in_flight " << machine.copies_in_flight
        << ", initial tier " << int{machine.initial_tier} << ", staging " << machine.staging.count << " x "
-       << machine.staging.bytes << ", host " << machine.host_transfer_ns << " ns a transfer, runs ahead "
+       << machine.staging.bytes << ", host " << machine.host.per_transfer_ns << " ns a transfer, runs ahead "
        << machine.run_ahead.ops << " ops " << machine.run_ahead.time_ns << " ns, " << machine.run_ahead.copies
        << " copies " << machine.run_ahead.copies_ns << " ns\n";
   for (const Tier& tier : machine.tiers)

@@ -55,7 +55,7 @@ void note_cpu_ops(const CpuOps& timed, std::vector<std::string>& changes) {
 // What hooks of the framework cost the host at each GPU op that enters another module than the one before it, the last
 // op of the iteration coming before the first.
 void add_host_time(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
-  if (!policy.requirements().module_hooks || machine.host_module_ns == 0) return;
+  if (!policy.requirements().module_hooks || machine.host.per_module_ns == 0) return;
   NameId module = 0;
   for (const Op& op : trace.ops) {
     if (op.device == Device::gpu) module = op.module;
@@ -64,14 +64,14 @@ void add_host_time(Trace& trace, const Policy& policy, const MachineSpec& machin
   for (Op& op : trace.ops) {
     if (op.device != Device::gpu) continue;
     if (op.module != 0 && op.module != module) {
-      op.gap_before_ns += machine.host_module_ns;
-      if (op.issue_ns > 0) op.issue_ns += machine.host_module_ns;
+      op.gap_before_ns += machine.host.per_module_ns;
+      if (op.issue_ns > 0) op.issue_ns += machine.host.per_module_ns;
       ++entered;
     }
     module = op.module;
   }
   if (entered > 0) {
-    changes.push_back("host time of module hooks: " + format_duration(machine.host_module_ns) + " at each of " +
+    changes.push_back("host time of module hooks: " + format_duration(machine.host.per_module_ns) + " at each of " +
                       std::to_string(entered) + " modules entered");
   }
 }

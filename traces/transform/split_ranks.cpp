@@ -85,7 +85,8 @@ namespace {
 bool alike(const Op& a, const Op& b) {
   const auto of = [](const Op& op) {
     return std::tuple(op.rendezvous != 0, op.group, op.phase, op.device, op.placeable, op.reorderable, op.stream,
-                      op.duration_ns, op.gap_before_ns, op.issue_ns, op.flops, op.bytes, op.read_count, op.write_count);
+                      op.duration_ns, op.gap_before_ns, op.issue_ns, op.flops, op.bytes, op.accesses.reads,
+                      op.accesses.writes);
   };
   return of(a) == of(b);
 }

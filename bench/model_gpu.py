@@ -14,24 +14,24 @@ MiB, such as 60%, or a size in bytes; default 60%, for resnet-v100 90%: all of i
 recording, which leaves too little for a collective.
 
 --gpu-allocator movable: memory mapped once, in which tensors lie in one piece and are moved (docs/cuda.md); exact, the
-default, maps each chunk. Both get the same bytes. --run-ahead, for movable memory: how many ops the program may be ahead
-of the device; 0, the default: each op is waited for.
+default, maps each chunk. Both get the same bytes. --run-ahead, for movable memory: how many ops the program may be
+ahead of the device; 0, the default: each op is waited for.
 
 --host is what this program's code costs an op: fixed (default: op_us in the figures), fixed:US in microseconds, or
 measured, its processor time on this computer, which differs from run to run. On top come the host's time of the
 recording and what calls of the driver take.
 
 --json prints {resident, steps, gpu_allocator, run_ahead, host_mode}: per program recorded_ns, plain_ns (PyTorch alone
-on the model GPU), resident_ns, ratio (resident / recorded), busy, the share of the step in which kernels run, and padding, of what
-is alive at the peak; per step step_ns, predicted_ns (a simulation on a machine of the same figures, in which ops run
-where the program runs them), copy_hidden, the share of the copies' time in which kernels run, and in `time` where the
-time of the program's thread goes. A policy that the program does not fit under has no times.
+on the model GPU), resident_ns, ratio (resident / recorded), busy, the share of the step in which kernels run, and
+padding, of what is alive at the peak; per step step_ns, predicted_ns (a simulation on a machine of the same figures, in
+which ops run where the program runs them), copy_hidden, the share of the copies' time in which kernels run, and in
+`time` where the time of the program's thread goes. A policy that the program does not fit under has no times.
 
 --anchor runs the two programs that ran on an H200 (docs/cuda.md) as recorded in bench/anchor, and compares. The figures
 of bench/model_gpu_h200.yaml were committed before its first run. Exit code 1: off by more than 25 %.
 
---load copies a model of 7.5 GB from pageable memory, in memory for all of it and in 4 GB: load_ns, link_ns (its bytes at
-the link's rate), ratio, stored_bytes (that go straight to CPU memory) and evictions.
+--load copies a model of 7.5 GB from pageable memory, in memory for all of it and in 4 GB: load_ns, link_ns (its bytes
+at the link's rate), ratio, stored_bytes (that go straight to CPU memory) and evictions.
 """
 import argparse
 import json

@@ -1,7 +1,7 @@
-// Caches of embedding rows: lookups a second on one core under each policy, with 1 % of the rows in slots, on ids of the
-// reuse that Meta published (15 tables, batches of 4096 samples) and on 178 million rows that are all used alike (as
-// many as Criteo 1 TB has; 26 tables, batches of 16,384). `read`: from the file, which sorts each batch once for all
-// policies; `lookups` counts what was looked up, each policy's time is its own. `peak_GiB` is of the whole process.
+// Caches of embedding rows: lookups a second on one core under each policy, with 1 % of the rows in slots, on ids of
+// the reuse that Meta published (15 tables, batches of 4096 samples) and on 178 million rows that are all used alike
+// (as many as Criteo 1 TB has; 26 tables, batches of 16,384). `read`: from the file, which sorts each batch once for
+// all policies; `lookups` counts what was looked up, each policy's time is its own. `peak_GiB` is of the whole process.
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
 

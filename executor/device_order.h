@@ -69,8 +69,8 @@ class DeviceOrder {
   Line open(DeviceStream stream);
   DeviceStream stream_of(Line line) const { return lines_[line].stream; }
 
-  // `but`: works of these lines need no wait; who has submitted them orders them. Adds what the line was made to wait for
-  // to `put`.
+  // `but`: works of these lines need no wait; who has submitted them orders them. Adds what the line was made to wait
+  // for to `put`.
   void before(Line line, std::span<const MemoryAccess> accesses, std::span<const Line> but = {},
               std::vector<Ticket>* put = nullptr);
   // The line comes after the ticket's work.

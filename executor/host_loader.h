@@ -1,6 +1,6 @@
 // Brings large content from pageable memory of the host (a mapped file, a tensor of the program) to an accelerator, and
-// to other memory of the host: threads copy parts of it into a ring of page-locked memory, from which copies on a stream
-// go on. The driver itself copies from pageable memory at a fraction of the link's rate.
+// to other memory of the host: threads copy parts of it into a ring of page-locked memory, from which copies on a
+// stream go on. The driver itself copies from pageable memory at a fraction of the link's rate.
 //
 // Errors: as in device_streams.h. Threading: any thread may call, and waits until no other is inside.
 #pragma once

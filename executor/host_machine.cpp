@@ -15,8 +15,8 @@
 namespace tencache {
 namespace {
 
-// A thread that waits for the device looks now and then, seldom while nothing happens. At last it sleeps until something
-// does, unless a thread of a lane may need it before.
+// A thread that waits for the device looks now and then, seldom while nothing happens. At last it sleeps until
+// something does, unless a thread of a lane may need it before.
 class DevicePatience {
  public:
   DevicePatience(DeviceLanes& streams, WorkLanes& lanes) : streams_(streams), lanes_(lanes) {}

@@ -18,9 +18,9 @@
 //
 // With an accelerator whose memory of tier 0 is an arena, and a spec that runs ahead (RunAhead), completions promise
 // order: links between it and CPU memory, moves and ops of lane 0 are streams of the accelerator (DeviceLanes), which
-// work on the addresses of that moment and are ordered by them; `unmap` only has to come after completions. Files and the
-// CPU's ops wait on their threads for what streams do to their memory. These links are neither paced nor delayed by a
-// fault plan.
+// work on the addresses of that moment and are ordered by them; `unmap` only has to come after completions. Files and
+// the CPU's ops wait on their threads for what streams do to their memory. These links are neither paced nor delayed by
+// a fault plan.
 //
 // Threading: calls of Machine come from one thread at a time. `wait`, `wait_for`, `await`, `take`, `stop`, `submitted`,
 // `now`, `address`, `bytes` and `last_error` may be called from any thread at any time.
@@ -58,8 +58,8 @@ class OpBodies {
   virtual void initialise(TensorId tensor, Bytes begin, std::span<std::byte> content);
 
   // Where the machine's completions promise order, ops of lane 0 are given to this stream of the accelerator: `launch`
-  // does so and returns, the machine sees to the order with all else that it gives to streams. `over`: a launched op is,
-  // the first of those of which that was not said; from any thread, one at a time. No stream: no op runs on lane 0.
+  // does so and returns, the machine sees to the order with all else that it gives to streams. `over`: a launched op
+  // is, the first of those of which that was not said; from any thread, one at a time. No stream: no op runs on lane 0.
   virtual std::optional<DeviceStream> stream() { return std::nullopt; }
   virtual void launch(OpIndex op, std::span<const Use> uses, HostMachine& machine);
   virtual void over(OpIndex /*op*/) {}
@@ -142,8 +142,8 @@ class HostMachine final : public Machine {
   void conceal(TensorId tensor) { memory_->conceal(tensor); }
   void open_for_writing(TensorId tensor) { memory_->open_for_writing(tensor); }
 
-  // Where tier 0 is an accelerator's arena, as in arena_memory.h; else there is no guard, and nothing leaves. `any_left`
-  // and `guard` may be called from any thread.
+  // Where tier 0 is an accelerator's arena, as in arena_memory.h; else there is no guard, and nothing leaves.
+  // `any_left` and `guard` may be called from any thread.
   bool any_left() const { return memory_->arena() != nullptr && memory_->arena()->any_left(); }
   std::vector<TensorId> take_left(std::size_t most) { return memory_->arena()->take_left(most); }
   std::byte* guard() const { return memory_->arena() != nullptr ? memory_->arena()->guard() : nullptr; }

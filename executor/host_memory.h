@@ -90,8 +90,8 @@ class HostMemory {
   ArenaMemory::Relocated relocate_in_arena(const MoveCommand& move) {
     return tiers_[move.from.tier].arena->relocate(move.tensor, move.to.offset);
   }
-  // Adds what a chunk occupies in a tier of memory, as copies of an accelerator find it; nothing where it is not mapped,
-  // and in tiers of files. Of a copy: of both ends.
+  // Adds what a chunk occupies in a tier of memory, as copies of an accelerator find it; nothing where it is not
+  // mapped, and in tiers of files. Of a copy: of both ends.
   void add_accesses(TensorId tensor, Bytes begin, Bytes bytes, TierId tier, bool write,
                     std::vector<MemoryAccess>& accesses) const;
   std::vector<MemoryAccess> accesses_of(const CopyCommand& copy) const;

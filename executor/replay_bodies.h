@@ -53,8 +53,8 @@ class ReplayKernels {
   // its start. Returns when all of it is over, with the time that checking and writing took.
   virtual Nanoseconds run(std::span<ReplayAccess> accesses, Nanoseconds duration_ns, const ReplayOptions& options) = 0;
 
-  // On an accelerator, in two: `start` gives the op to a stream, which others may make wait first; `finish` is the rest of
-  // `run`, of the first op that was started and not finished, once it is over. Each is one thread's at a time.
+  // On an accelerator, in two: `start` gives the op to a stream, which others may make wait first; `finish` is the rest
+  // of `run`, of the first op that was started and not finished, once it is over. Each is one thread's at a time.
   virtual DeviceStream stream() const;
   virtual void start(std::span<const ReplayAccess> accesses, Nanoseconds duration_ns, const ReplayOptions& options);
   virtual Nanoseconds finish(std::span<ReplayAccess> accesses);

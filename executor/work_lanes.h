@@ -82,8 +82,8 @@ class WorkLanes {
   // ---- For who completes work without a lane.
   // A fence, whose work counts as under way for `wait` until it completes.
   Fence expect();
-  // It completes, at this moment, or is observed: behind its completion if that is yet to come. Wakes nobody. `message`:
-  // of a failure.
+  // It completes, at this moment, or is observed: behind its completion if that is yet to come. Wakes nobody.
+  // `message`: of a failure.
   void post(Completion completion, std::string message = {});
   // Ends an `await`.
   void nudge();

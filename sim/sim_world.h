@@ -14,8 +14,8 @@
 // Lanes. An op takes its duration. Where the lane occupies resources (MachineSpec::lane_uses) and the op's traffic is
 // known, that traffic flows over them at most at bytes / duration: alone the op takes exactly its duration, beside
 // copies longer, and they do too.
-// What each copy or move costs the host (`HostCosts::per_transfer_ns`) is added to the next thing that the rank's GPU lane does,
-// an op or a gap: the thread that submits copies is the one that runs ops. Of a rank that runs ahead
+// What each copy or move costs the host (`HostCosts::per_transfer_ns`) is added to the next thing that the rank's GPU
+// lane does, an op or a gap: the thread that submits copies is the one that runs ops. Of a rank that runs ahead
 // sim/ordered_machine.h adds it, on the host lane: the program's thread.
 // Ops with a rendezvous start when each rank that `meet` names has come to its own.
 //

@@ -68,8 +68,8 @@ struct LiveOptions {
   // With an accelerator (machine.accelerator): waits for all that the program has started there, on the thread that
   // announced it or another one. Throws Error when the device failed.
   std::function<void()> fence{};
-  // With an accelerator: the calling thread's current stream, on which its ops run. Without it the runtime waits for each
-  // op, whatever the machine's `run_ahead` says.
+  // With an accelerator: the calling thread's current stream, on which its ops run. Without it the runtime waits for
+  // each op, whatever the machine's `run_ahead` says.
   std::function<DeviceStream()> stream{};
   // For tests: the C functions that programs call, given the runtime's own, to which they go on.
   std::function<tencache_live(const tencache_live&)> interpose{};
@@ -163,8 +163,8 @@ class LiveRuntime {
   void expose(TensorId tensor);
   // The same for all tensors, and for those that are still to come.
   void expose_all();
-  // As HostMachine::address; in tier 0 the storage's data pointer. Where tensors move: while it is pinned, lent, kept or
-  // exposed, or the running op uses it.
+  // As HostMachine::address; in tier 0 the storage's data pointer. Where tensors move: while it is pinned, lent, kept
+  // or exposed, or the running op uses it.
   std::byte* address(TensorId tensor, TierId tier = 0) const { return feed_.machine().address(tensor, tier); }
   Bytes bytes(TensorId tensor) const;
 

@@ -1,6 +1,6 @@
-// What a live program gives to streams of an accelerator, told to a machine whose completions promise order: before an op
-// the stream waits for copies and moves of what it uses, behind it others wait for the stream. Frees need nothing: memory
-// remembers who used it (executor/device_order.h). Other machines are told nothing.
+// What a live program gives to streams of an accelerator, told to a machine whose completions promise order: before an
+// op the stream waits for copies and moves of what it uses, behind it others wait for the stream. Frees need nothing:
+// memory remembers who used it (executor/device_order.h). Other machines are told nothing.
 //
 // Whatever the stream is given between `begin` and `end` counts as the op's, announced or not: at its end, and when a
 // tensor of it goes, others come after all that the stream was given so far.
@@ -60,7 +60,8 @@ class ProgramStreams {
   HostMachine* machine_ = nullptr;
   DeviceStream stream_ = nullptr;  // of the op
   std::vector<Use> uses_;
-  // Of an op whose time is asked for: its stream came to these, of which each second one ends what the one before began.
+  // Of an op whose time is asked for: its stream came to these, of which each second one ends what the one before
+  // began.
   struct Timed {
     std::uint32_t record = none;
     DeviceStream stream = nullptr;

@@ -55,9 +55,9 @@ class RowStore {
   virtual void read(Row row, std::byte* into) const = 0;
   virtual void write(Row row, const std::byte* from) = 0;
 };
-// Of these rows alone, such as those that the ids use: a file with holes between them would be slow to write, and slower
-// to delete. Zeros at first. Throws Error where the memory, or the folder's disk, does not suffice; the file has no name,
-// and is gone with the store.
+// Of these rows alone, such as those that the ids use: a file with holes between them would be slow to write, and
+// slower to delete. Zeros at first. Throws Error where the memory, or the folder's disk, does not suffice; the file has
+// no name, and is gone with the store.
 std::unique_ptr<RowStore> make_memory_store(const RowIds& ids, const std::vector<Row>& rows);
 std::unique_ptr<RowStore> make_file_store(const RowIds& ids, const std::vector<Row>& rows, const std::string& folder);
 

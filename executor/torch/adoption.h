@@ -53,8 +53,8 @@ struct Adopted {
 };
 std::vector<Adopted> adopt_mapped(const std::vector<at::Tensor>& wanted, const std::vector<at::Tensor>& all);
 // The storage's address gets known outside PyTorch (numpy's views): writes to it are noticed from now on; memory that
-// is not the runtime's is never adopted, and the answer is false. On an accelerator it is brought in, and stays where it
-// then is.
+// is not the runtime's is never adopted, and the answer is false. On an accelerator it is brought in, and stays where
+// it then is.
 bool expose(c10::StorageImpl& storage);
 // A number in place of its address, for who only compares addresses: the same as long as it lives, and with all of its
 // bytes apart from those of others. 0: it is not the runtime's.

@@ -1,5 +1,5 @@
-// Content that a program copies from ordinary CPU memory to a tensor that is paged on a GPU, such as a model that it has
-// read: the runtime brings it (tencache_live::upload), several times as fast as a copy of the driver does.
+// Content that a program copies from ordinary CPU memory to a tensor that is paged on a GPU, such as a model that it
+// has read: the runtime brings it (tencache_live::upload), several times as fast as a copy of the driver does.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -11,8 +11,8 @@
 
 namespace tencache::paging {
 
-// Of an op that has begun, whose arguments are on top of the stack: true if it was such a copy, which is done then, with
-// the result on the stack. `below`: the keys that it would be redispatched to.
+// Of an op that has begun, whose arguments are on top of the stack: true if it was such a copy, which is done then,
+// with the result on the stack. `below`: the keys that it would be redispatched to.
 bool load(const OpSchema& info, c10::DispatchKeySet below, const tencache_live& live, Pager& pager,
           torch::jit::Stack& stack);
 

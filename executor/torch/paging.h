@@ -14,9 +14,10 @@
 // On an accelerator libraries keep workspaces between ops, of which no schema knows: what an op has allocated and
 // neither let go of nor returned stays in the GPU tier until it is let go of.
 //
-// Where tensors move, each storage has a record (storage_record.h), by which an op's storages are pointed to where their
-// tensors lie when it begins. On an accelerator somebody else may lie at the old address by then: storages of tensors
-// that left since the last op, and which the op does not use, get an address that nobody may access before it runs.
+// Where tensors move, each storage has a record (storage_record.h), by which an op's storages are pointed to where
+// their tensors lie when it begins. On an accelerator somebody else may lie at the old address by then: storages of
+// tensors that left since the last op, and which the op does not use, get an address that nobody may access before it
+// runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,21 +1,21 @@
 // Caches of embedding rows on a GPU, as published systems decide them: which rows enter which slots before a batch, and
 // which rows leave for them. No memory is touched: what moves rows follows the plan (row_run.h counts and times it).
 //
-// 1. cached-embedding (CachedEmbedding, arXiv 2208.05321; ColossalAI's cache_embedding). Any row in any slot. The ids of
-//    W batches are united, and the missing rows brought in before the first of them; all of the union must fit. Victims
-//    are rows outside the union: `LFU` those with the smallest count of lookups since they came in, which begins at 0;
-//    `DATASET` those that the whole data set uses least, of equal ones the last row. Before the first batch, 0.7 of the
-//    slots (rounded up) have rows: LFU rows 0, 1, 2, …; DATASET the most used ones.
+// 1. cached-embedding (CachedEmbedding, arXiv 2208.05321; ColossalAI's cache_embedding). Any row in any slot. The ids
+//    of W batches are united, and the missing rows brought in before the first of them; all of the union must fit.
+//    Victims are rows outside the union: `LFU` those with the smallest count of lookups since they came in, which
+//    begins at 0; `DATASET` those that the whole data set uses least, of equal ones the last row. Before the first
+//    batch, 0.7 of the slots (rounded up) have rows: LFU rows 0, 1, 2, …; DATASET the most used ones.
 // 2. uvm-lru, uvm-lfu (TorchRec's fused_uvm_caching; FBGEMM's lru_cache_populate.cu, lfu_cache_populate.cu). A row may
 //    lie in one of 32 slots, those of the set that Murmur3's 64-bit finaliser of its number gives. Missing rows take
 //    the slots of their set from the least recently used on, never those of rows of this batch or of the W before it
-//    (prefetch); the GPU reads rows that get none over the bus. LFU counts every row for ever, the rows with the largest
-//    counts come first, and one enters only if its count is at least the victim's.
+//    (prefetch); the GPU reads rows that get none over the bus. LFU counts every row for ever, the rows with the
+//    largest counts come first, and one enters only if its count is at least the victim's.
 // 3. scratchpipe (arXiv 2205.04702; no public code). Any row in any slot. Missing rows of a batch come in while three
 //    earlier batches are in the pipe: victims are the least recently used rows that none of those, the batch, or the W
 //    after it needs. The cache starts empty. Which free row is taken is not said there.
-// 4. belady: a bound, not a system. After each batch the cache keeps those of its rows and the batch's whose next use is
-//    nearest; the others are read over the bus. No cache of so many slots has fewer misses.
+// 4. belady: a bound, not a system. After each batch the cache keeps those of its rows and the batch's whose next use
+//    is nearest; the others are read over the bus. No cache of so many slots has fewer misses.
 //
 // Ties that the sources leave open: the lowest slot. Everything is an integer, and the same ids give the same plans.
 #pragma once

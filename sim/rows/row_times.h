@@ -1,4 +1,5 @@
-// How long the transfers of a batch of rows take: rows are gathered into one copy, which crosses the link, and scattered.
+// How long the transfers of a batch of rows take: rows are gathered into one copy, which crosses the link, and
+// scattered.
 #pragma once
 
 #include <array>

@@ -196,7 +196,8 @@ TEST_F(Rows, RowsInLessRowsOutAreTheSlotsThatWarmUpLeaves) {
   EXPECT_NEAR(static_cast<double>(run.gpu_bytes) / GiB, 1.05, 0.05 * 1.05);
 }
 
-// The log of 15 tables of that data set, batch 4096, 1 %: looking 8 batches ahead fails, their union has 1,595,074 rows.
+// The log of 15 tables of that data set, batch 4096, 1 %: looking 8 batches ahead fails, their union has 1,595,074
+// rows.
 TEST_F(Rows, ALookAheadOfEightFailsOnThePublishedReuse) {
   RowGeneration request;
   for (int i = 0; i < 15; ++i) request.tables.push_back({std::to_string(i), i < 9 ? 3'511'143u : 3'511'142u, 512, 0});

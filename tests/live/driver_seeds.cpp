@@ -1,6 +1,6 @@
 // Random replays of the engine on the CUDA backend and the driver of rules: machines, traces and policies of
-// random_case.h, threads that take turns, a device against the code, and failures; in half of them the GPU's memory is an
-// arena in which tensors move, and of those in two thirds the host runs ahead. All of it follows from the seed.
+// random_case.h, threads that take turns, a device against the code, and failures; in half of them the GPU's memory is
+// an arena in which tensors move, and of those in two thirds the host runs ahead. All of it follows from the seed.
 //
 //   driver_seeds --seeds A..B [--json] [--change N]   (seed_run.h)
 #include <array>

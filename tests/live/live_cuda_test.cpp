@@ -48,8 +48,8 @@ void expect_nothing_left(const RulesDriver& driver) {
   EXPECT_EQ(left.mappings + left.handles + left.reservations + left.pinned + left.streams + left.contexts, 0u);
 }
 
-// The GPU's memory is mapped once. What an op has got stays where it is, and what it still needs has to lie in one piece:
-// `more` for that.
+// The GPU's memory is mapped once. What an op has got stays where it is, and what it still needs has to lie in one
+// piece: `more` for that.
 MachineSpec arena_of(MachineSpec machine, Bytes more) {
   machine.tiers[0].allocator = AllocatorKind::movable;
   machine.tiers[0].capacity += round_up(more, 4096);

@@ -9,8 +9,8 @@
 
 namespace tencache {
 
-// Empty, or what was wrong with a content. Throws Error as the loader does, but for what failed by `fail`: then it loads
-// again.
+// Empty, or what was wrong with a content. Throws Error as the loader does, but for what failed by `fail`: then it
+// loads again.
 std::string use_loader(Accelerator& accelerator, Random& random, Bytes capacity, const UserTrouble& trouble);
 
 }  // namespace tencache

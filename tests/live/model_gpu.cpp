@@ -3,7 +3,8 @@
 // runs it.
 //
 //   model_gpu --figures FILE TRACE [--policy P] [--memory BYTES|SHARE%|all] [--host fixed[:US]|measured] [--steps N]
-//             [--gpu-allocator exact|movable] [--run-ahead OPS] [--window US] [--locked BYTES] [--bytes|--predict|--load]
+//             [--gpu-allocator exact|movable] [--run-ahead OPS] [--window US] [--locked BYTES]
+//             [--bytes|--predict|--load]
 //   model_gpu --figures FILE --write-machine FILE [--gpu-allocator A]      the machine for a prediction
 //
 // --memory: of the GPU tier; a share is one of the trace's peak in pages of 2 MiB, all is the whole device.

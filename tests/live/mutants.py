@@ -3,8 +3,8 @@
 
     tests/live/mutants.py [--seeds 1000] [--program build/release/tests/driver_seeds …] [--only FILE:LINE…] [--json]
 
-Each place is tried on the programs that reach it, up to the first that notices: driver_seeds, then live_seeds, where the
-build has that. The places are marked in
+Each place is tried on the programs that reach it, up to the first that notices: driver_seeds, then live_seeds, where
+the build has that. The places are marked in
 executor/ with TENCACHE_ORDER_SITE and TENCACHE_ORDER_PAIR (executor/order_site.h): waits,
 records of events, guards and changes of tables are left out, neighbours change places. A mutant is caught by the judge
 that finds a seed wrong, by a crash (a broken invariant), a deadlock, or when a run takes ten times as long as it did

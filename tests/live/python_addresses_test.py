@@ -1,5 +1,6 @@
-"""Addresses of tensors that move, which code outside PyTorch has: the cases of python_raw_access_test.py that a GPU has,
-too, on an arena of the driver of rules (tests/live/python_rules.cpp, in PYTHONPATH), and what is done on a GPU only.
+"""Addresses of tensors that move, which code outside PyTorch has: the cases of python_raw_access_test.py that a GPU
+has, too, on an arena of the driver of rules (tests/live/python_rules.cpp, in PYTHONPATH), and what is done on a GPU
+only.
 """
 
 import ctypes

@@ -3,8 +3,8 @@
 
     python_rules_test.py [--seeds A..B] [--json] [--arena 0|1] [--ahead 0|1]    0..11 without it: each program once
 
---arena: the GPU tier is one arena in which tensors move, or not; without it every other seed has one. --ahead: there the
-host runs ahead of the device, or not; without it in every other of these.
+--arena: the GPU tier is one arena in which tensors move, or not; without it every other seed has one. --ahead: there
+the host runs ahead of the device, or not; without it in every other of these.
 
 PYTHONPATH has the package with the module of tests/live/python_rules.cpp. Each seed draws a program, a policy and how
 much memory it gets, and a device against the code, and is a process of its own. What a judge finds ends it; results are

@@ -164,7 +164,7 @@ class CommandsTest(unittest.TestCase):
         self.assertNotIn("diff", tencache._core.questions)
         commands = set(tencache.__all__) - {"command", "generate", "import_trace", "load", "report", "samples", "save",
                                             "live", "simulate", "import_snapshot"}
-        named = {name for name in commands if name.islower() and not name.startswith("_")}
+        named = {name.replace("_", " ") for name in commands if name.islower() and not name.startswith("_")}
         self.assertLessEqual(named, set(tencache._core.questions))
 
     def test_what_does_not_fit_is_a_result(self):

@@ -46,10 +46,13 @@ struct TestDevice {
   }
 };
 
+// Code that is no op writes to it from the host, as soon as it has it.
 int allocate(void* runtime, std::uint64_t bytes, int inside_op, tencache_storage* storage) {
   const TestDevice& on = TestDevice::get();
   const int status = on.late.allocate(runtime, bytes, inside_op, storage);
-  return status != tencache_ok || inside_op != 0 ? status : on.late.keep(runtime, &storage->tensor, 1);
+  if (status != tencache_ok || inside_op != 0) return status;
+  on.synchronize();
+  return on.late.keep(runtime, &storage->tensor, 1);
 }
 
 // Tensors on the CPU are read where they lie, as soon as somebody has the address; those of a GPU after a wait for it.

@@ -192,6 +192,7 @@ DeviceLanes::ProgramStream& DeviceLanes::program_stream(DeviceStream stream) {
   // Moves may be on the first one, and its own works need no wait (`own`).
   if (programs_.size() == 2) {
     const Line first = programs_.front().line;
+    // Equivalent: in nearly all random programs (device_lanes_test has one where it is not).
     TENCACHE_ORDER_SITE("wait", order_.follow(added.line, order_.last(first)));
   }
   program_lines_.push_back(added.line);

@@ -98,9 +98,9 @@ LiveRuntime::~LiveRuntime() {
     } catch (...) {  // said before, by the call that failed; or tasks for which there is no room
     }
     try {
-      TENCACHE_ORDER_SITE("wait", device_.await_everything());  // and for what is no op
-      // Moves for an op that never began are on the program's stream, and no fence knows of them.
-      if (ordered_) feed_.machine().await_streams();
+      // Moves for an op that never began are on the program's stream, and no fence knows of them. Other works were
+      // waited for when the tensors that they use went.
+      if (ordered_) TENCACHE_ORDER_SITE("wait", feed_.machine().await_streams());
     } catch (...) {  // nothing runs any more
     }
     streams_.forget_times();
@@ -153,7 +153,13 @@ void LiveRuntime::free_unused() {
   const auto used_unsaid = [this](TensorId tensor) TENCACHE_REQUIRES(feed_.mutex) {
     return touch_.pinned(tensor) || tensors_.stays(tensor);
   };
-  if (std::ranges::any_of(heard_, used_unsaid)) await_everything();
+  if (std::ranges::any_of(heard_, used_unsaid)) {
+    try {
+      TENCACHE_ORDER_SITE("wait", device_.await_everything());
+    } catch (...) {
+      feed_.fail(std::current_exception());
+    }
+  }
   const Nanoseconds now = feed_.moment();
   for (const TensorId tensor : heard_) {
     if (feed_.failure() != nullptr) {
@@ -174,14 +180,6 @@ void LiveRuntime::free_unused() {
       feed_.fail(std::current_exception());
       tensors_.forget(tensor);
     }
-  }
-}
-
-void LiveRuntime::await_everything() {
-  try {
-    TENCACHE_ORDER_SITE("wait", device_.await_everything());
-  } catch (...) {
-    feed_.fail(std::current_exception());
   }
 }
 
@@ -476,10 +474,7 @@ void LiveRuntime::pin(std::span<const TensorId> tensors, bool written) {
   gate_.enter();
   const OpGate::Turn turn(gate_, lock);
   start_op(lock, follower_.names().intern("pin"), uses);
-  if (ordered_) {
-    TENCACHE_ORDER_SITE("wait", feed_.machine().await_uses(uses));
-    TENCACHE_ORDER_SITE("wait", await_everything());
-  }
+  if (ordered_) TENCACHE_ORDER_SITE("wait", feed_.machine().await_uses(uses));
   for (const TensorId tensor : tensors) feed_.engine().pin(tensor, written);
   gate_.end();
 }

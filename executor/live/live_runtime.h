@@ -244,7 +244,6 @@ class LiveRuntime {
   void wake_up() TENCACHE_REQUIRES(feed_.mutex);
   void hear_of_frees() TENCACHE_REQUIRES(feed_.mutex);
   void free_unused() TENCACHE_REQUIRES(feed_.mutex);
-  void await_everything() TENCACHE_REQUIRES(feed_.mutex);
   void completion_handled(std::span<Span> added) TENCACHE_REQUIRES(feed_.mutex);
   void tell_profile(Nanoseconds now) TENCACHE_REQUIRES(feed_.mutex);
 

@@ -55,16 +55,16 @@ class DeviceLanesTest : public testing::Test {
     return machine_->submit(command, tag);
   }
   // A kernel of the program that writes the tensor.
-  void write(TensorId tensor) {
+  void write(TensorId tensor, CUstream stream = nullptr) {
     const Use use{tensor, false, true};
-    machine_->use_stream(nullptr);
-    machine_->before_op(nullptr, {&use, 1});
+    machine_->use_stream(stream);
+    machine_->before_op(stream, {&use, 1});
     rules::DeviceJob job;
     job.run = [] {};
     const rules::RulesDriver::ProgramAccess access{reinterpret_cast<CUdeviceptr>(machine_->address(tensor)),
                                                    machine_->bytes(tensor), true};
-    EXPECT_EQ(driver_.launch(nullptr, std::move(job), {&access, 1}), CUDA_SUCCESS);
-    machine_->after_op(nullptr, {&use, 1}, 0);
+    EXPECT_EQ(driver_.launch(stream, std::move(job), {&access, 1}), CUDA_SUCCESS);
+    machine_->after_op(stream, {&use, 1}, 0);
   }
   std::string next() {
     Completion completion;
@@ -113,6 +113,26 @@ TEST_F(DeviceLanesTest, AnOpThatOverwritesWhatAnEvictionReadsWaitsOnTheDevice) {
   EXPECT_EQ(driver_.counts().waits, 1u);
   EXPECT_EQ(machine_->stream_waits(), 1u);
   EXPECT_EQ(driver_.violation(), "");
+  end();
+}
+
+// Its own works are the program's to order between its streams; a move between them is not.
+TEST_F(DeviceLanesTest, ASecondStreamComesAfterMovesOnTheFirst) {
+  open(driver_.table());
+  create(0, page, 0);
+  write(0);
+  CUstream second = nullptr;
+  CUevent written = nullptr;
+  driver_.table().cuStreamCreate(&second, CU_STREAM_NON_BLOCKING);
+  driver_.table().cuEventCreate(&written, CU_EVENT_DISABLE_TIMING);
+  driver_.table().cuEventRecord(written, nullptr);
+  driver_.table().cuStreamWaitEvent(second, written, 0);
+  machine_->move({.tensor = 0, .chunk = 0, .begin = 0, .bytes = page, .from = {gpu, 0}, .to = {gpu, 8 * page}});
+  write(0, second);
+  EXPECT_EQ(driver_.violation(), "");
+  driver_.table().cuStreamSynchronize(second);
+  driver_.table().cuStreamDestroy(second);
+  driver_.table().cuEventDestroy(written);
   end();
 }
 

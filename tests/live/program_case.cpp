@@ -37,7 +37,7 @@ MachineSpec machine_of(Random& random, bool ahead, const std::string& folder) {
 
 // What the program does in each step. Slots are tensors; the first ones live from step to step.
 struct Action {
-  enum class Kind : std::uint8_t { op, fill, pinned };
+  enum class Kind : std::uint8_t { op, fill, pinned, exposed };
   Kind kind = Kind::op;
   std::size_t stream = 0;
   std::vector<std::size_t> reads = {}, writes = {}, births = {}, deaths = {};  // slots
@@ -65,15 +65,21 @@ Script script_of(Random& random) {
     }
     return chosen;
   };
+  const bool only_ops = random.one_in(2);  // the host waits for little then
   for (std::uint64_t left = random.between(6, 20); left > 0; --left) {
     Action& action = script.actions.emplace_back();
     action.stream = random.below(2);
-    if (random.one_in(8)) {
+    if (!only_ops && random.one_in(6)) {
       action.kind = Action::Kind::fill;
       action.births = some(false, 1);
-    } else if (random.one_in(8)) {
+    } else if (!only_ops && random.one_in(6)) {
       action.kind = Action::Kind::pinned;
       action.writes = some(true, 1);
+    } else if (!only_ops && random.one_in(4)) {
+      action.kind = Action::Kind::exposed;
+      for (int tries = 0; tries < 4 && action.writes.empty(); ++tries) action.writes = some(true, 1);
+      // It would be missing for ops until it goes.
+      if (!action.writes.empty() && action.writes.front() < script.persistent) action.writes.clear();
     } else {
       action.reads = some(true, 3);
       action.writes = some(true, 2);
@@ -81,6 +87,10 @@ Script script_of(Random& random) {
       if (random.one_in(4)) action.workspace = random.between(1, 4000);
     }
     for (const std::size_t slot : action.births) alive[slot] = true;
+    if (action.kind == Action::Kind::exposed && random.one_in(2)) {
+      action.deaths = action.writes;
+      for (const std::size_t slot : action.deaths) alive[slot] = false;
+    }
     for (const std::size_t slot : some(true, 2)) {
       if (slot < script.persistent) continue;
       action.deaths.push_back(slot);
@@ -136,8 +146,10 @@ class Program {
       runtime.iteration_boundary();
       const bool strays = random_.one_in(6);
       one_stream_ = step < two_streams_from_;
+      if (step > 0 && step == two_streams_from_) begin_second_stream(runtime);
       for (const Action& action : script_.actions) {
         take_back(runtime);
+        let_go_of_kept(runtime);
         if (strays && random_.one_in(6)) extra_op(runtime);
         play(runtime, action);
       }
@@ -161,7 +173,19 @@ class Program {
     std::array<std::uint64_t, 2> used = {};  // by stream: its last kernel that did
   };
 
+  // A workspace that a library keeps, on a stream; later it does not, and then lets go of it.
+  void let_go_of_kept(LiveRuntime& runtime) {
+    if (kept_.tensor == none || !random_.one_in(4)) return;
+    if (kept_.let_go) {
+      runtime.release(std::exchange(kept_, {}).tensor);
+    } else {
+      runtime.unkeep({&kept_.tensor, 1});
+      kept_.let_go = true;
+    }
+  }
+
   void release_all(LiveRuntime& runtime) {
+    if (kept_.tensor != none) runtime.release(std::exchange(kept_, {}).tensor);
     for (const auto& [slot, use] : std::exchange(lent_, {})) runtime.take_back({&use, 1}, true);
     if (work_ != none) runtime.release(std::exchange(work_, none));
     for (Slot& slot : slots_) {
@@ -188,9 +212,9 @@ class Program {
     return events_[2 * static_cast<std::size_t>(&slot - slots_.data()) + stream];
   }
 
-  // A kernel that checks and writes slots, and scratches in a workspace.
+  // A kernel that checks and writes slots, and scratches in workspaces.
   void launch(LiveRuntime& runtime, const std::vector<std::size_t>& reads, const std::vector<std::size_t>& writes,
-              std::span<std::byte> workspace = {}, bool announced = false) {
+              const std::vector<std::span<std::byte>>& workspaces = {}, bool announced = false) {
     struct Access {
       std::size_t slot;
       std::uint64_t version;
@@ -210,11 +234,11 @@ class Program {
     };
     for (const std::size_t slot : reads) add(slot, false);
     for (const std::size_t slot : writes) add(slot, true);
-    if (!workspace.empty()) {
+    for (const std::span<std::byte> workspace : workspaces) {
       accesses.push_back({reinterpret_cast<CUdeviceptr>(workspace.data()), workspace.size(), true});
     }
     DeviceJob job;
-    job.run = [this, all, workspace, announced] {
+    job.run = [this, all, workspaces, announced] {
       if (announced) ++done_;
       for (const Access& access : all) {
         if (!access.write && access.version != 0) {
@@ -227,7 +251,7 @@ class Program {
           }
         }
       }
-      std::ranges::fill(workspace, std::byte{0x5a});
+      for (const std::span<std::byte> workspace : workspaces) std::ranges::fill(workspace, std::byte{0x5a});
       for (const Access& access : all) {
         if (access.write) write_pattern(static_cast<TensorId>(access.slot), access.version, 0, access.content, true);
       }
@@ -257,8 +281,16 @@ class Program {
         for (const std::size_t slot : action.writes) {
           const TensorId tensor = slots_[slot].tensor;
           runtime.pin({&tensor, 1}, true);
+          stream_ = random_.below(2);
           launch(runtime, {}, {slot});
           runtime.unpin({&tensor, 1}, true);
+        }
+        break;
+      case Action::Kind::exposed:
+        for (const std::size_t slot : action.writes) {
+          runtime.expose(slots_[slot].tensor);
+          stream_ = random_.below(2);
+          launch(runtime, {}, {slot});
         }
         break;
     }
@@ -273,25 +305,36 @@ class Program {
       const auto found = std::ranges::find(uses, slots_[slot].tensor, &Use::tensor);
       (found != uses.end() ? *found : uses.emplace_back(Use{slots_[slot].tensor, false, false})).write = true;
     }
+    const bool uses_let_go = kept_.let_go && kept_.stream == stream_ && random_.one_in(2);
+    if (uses_let_go) uses.push_back({kept_.tensor, false, true});
     runtime.begin_op("op", uses);
     ++run_.ops;
     try {
-      std::span<std::byte> workspace;
+      std::vector<std::span<std::byte>> workspaces;
+      if (uses_let_go) {
+        workspaces.push_back({runtime.address(kept_.tensor), kept_.content.size()});
+      } else if (kept_.tensor != none && !kept_.let_go && kept_.stream == stream_) {
+        workspaces.push_back(kept_.content);  // which the op does not say
+      }
       if (action.workspace != 0) {
         const LiveRuntime::Storage storage = runtime.allocate(action.workspace, true);
         work_ = storage.tensor;
-        workspace = {storage.address, action.workspace};
+        workspaces.push_back({storage.address, action.workspace});
       }
       for (const std::size_t slot : action.births) make(runtime, slot, true);
       std::vector<std::size_t> writes = action.writes;
       writes.insert(writes.end(), action.births.begin(), action.births.end());
       ++given_;
-      launch(runtime, action.reads, writes, workspace, true);
+      launch(runtime, action.reads, writes, workspaces, true);
       const std::uint32_t most = runtime.spec().run_ahead.ops;
       if (most > 0 && given_ - done_ > most && run_.wrong.empty()) {
         run_.wrong = "the host is " + std::to_string(given_ - done_) + " ops ahead";
       }
       if (!writes.empty() && random_.one_in(6)) lend(runtime, writes.front());
+      if (kept_.tensor == none && work_ != none && random_.one_in(4)) {
+        runtime.keep({&work_, 1});
+        kept_ = {std::exchange(work_, none), workspaces.back(), stream_};
+      }
       const bool worked = work_ != none;
       if (worked) runtime.release(std::exchange(work_, none));
       if (worked && random_.one_in(2)) {  // hears of it, and may get its memory
@@ -319,7 +362,7 @@ class Program {
     }
   }
 
-  // That is not in the recording.
+  // Ops that are not in the recording.
   void extra_op(LiveRuntime& runtime) {
     Action action;
     action.stream = random_.below(2);
@@ -328,6 +371,21 @@ class Program {
       action.reads.push_back(slot);
     }
     play(runtime, action);
+  }
+  // The second stream's first ops read all, what was not used for longest first: what the program itself waits for is
+  // long over then.
+  void begin_second_stream(LiveRuntime& runtime) {
+    std::vector<std::size_t> alive;
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+      if (slots_[slot].tensor != none) alive.push_back(slot);
+    }
+    std::ranges::sort(alive, {}, [this](std::size_t slot) { return slots_[slot].used[0]; });
+    for (const std::size_t slot : alive) {
+      Action action;
+      action.stream = 1;
+      action.reads = {slot};
+      play(runtime, action);
+    }
   }
 
   RulesDriver& driver_;
@@ -346,6 +404,12 @@ class Program {
   std::array<std::uint64_t, 2> known_ = {};     // by stream: the other one's kernels that it comes after
   std::vector<Slot> slots_;
   TensorId work_ = none;  // the op's workspace
+  struct Kept {
+    TensorId tensor = none;
+    std::span<std::byte> content = {};
+    std::size_t stream = 0;  // of its users
+    bool let_go = false;
+  } kept_;
   std::vector<std::pair<std::size_t, Use>> lent_;
 };
 

@@ -1,6 +1,6 @@
 // A random program of a live runtime on an arena: steps that repeat, ops on streams of its own, allocations inside and
-// outside ops, workspaces, frees at any time, kernels that no op announces, pinned and lent tensors. Kernels check what
-// they read and write patterns when the device runs them.
+// outside ops, workspaces, some of which stay, frees at any time, kernels that no op announces, pinned, exposed and
+// lent tensors. Kernels check what they read and write patterns when the device runs them.
 #pragma once
 
 #include <memory>

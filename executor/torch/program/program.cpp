@@ -121,9 +121,10 @@ int tencache_program_attach(const tencache_live* live) {
   });
 }
 
-// Waits for what PyTorch has the GPU do. NULL, or why it failed.
+// The calling thread's on the GPU.
 void* tencache_program_stream() { return torch_cuda::current_stream(); }
 
+// Waits for what PyTorch has the GPU do. NULL, or why it failed.
 const char* tencache_program_synchronize() {
   return guarded(torch_cuda::synchronize) == tencache_ok ? nullptr : failure_message.c_str();
 }

@@ -114,9 +114,9 @@ struct CpuRates {
 };
 
 // How far a program's thread goes on ahead of the GPU: an op is launched while fewer than `ops` launched ones are not
-// over and their durations are less than `time_ns` (above 0), or there is one of them at most. ops 0: not at all, each
-// op is waited for. A copy between GPU and CPU memory is handed to its stream while fewer than `copies` are not over
-// there, or less data than flows in `copies_ns`: enough to keep the link busy while the host decides, and no more,
+// over and, while copies are under way, those behind the first take less than `time_ns` (above 0). ops 0: not at all,
+// each op is waited for. A copy between GPU and CPU memory is handed to its stream while fewer than `copies` are not
+// over there, or less data than flows in `copies_ns`: enough to keep the link busy while the host decides, and no more,
 // because urgent ones wait behind.
 inline constexpr std::uint32_t most_run_ahead = 1'000'000;
 struct RunAhead {

@@ -258,9 +258,7 @@ void DeviceLanes::after_any_use(std::span<const MemoryAccess> accesses) {
 
 bool DeviceLanes::window_open() const {
   if (launched_ >= spec_.run_ahead.ops) return false;
-  if (std::ranges::all_of(links_, [](const StreamLink& link) { return link.works.empty() && link.offered.empty(); })) {
-    return true;
-  }
+  if (std::ranges::all_of(links_, [](const StreamLink& link) { return link.works.empty(); })) return true;
   Nanoseconds behind_ns = launched_ns_;
   for (const ProgramStream& program : programs_) {
     if (!program.works.empty()) behind_ns -= program.works.front().duration_ns;

@@ -5,14 +5,13 @@
 // A copy is *offered* until it is handed over to its stream, which is while fewer than RunAhead::copies are not over
 // there, or less data than flows in RunAhead::copies_ns. Until then it can be cancelled. Handed over it completes for
 // the engine, and waits on the device for works that touched the same bytes (device_order.h). A move goes to the stream
-// of the copy that needs the place, or to that of the program if it has one only, else to one of its own. When
-// something was over is observed later, by `poll`: the times that are told are those of the host, which looks now and
-// then.
+// of the copy that needs the place, or to that of the program if it has one only, else to one of its own. When it was
+// over is observed later, by `poll`: the times that are told are those of the host, which looks now and then.
 //
 // An op is given to its stream by its caller, between `before_op` and `after_op`. The window (`await_window`) is open
-// while fewer than RunAhead::ops ops are not over, and the durations of those behind the first one of their stream,
-// which may run, are less than RunAhead::time_ns: who waits for the first wakes up a while after it, and the GPU has
-// work.
+// while fewer than RunAhead::ops ops are not over, and, while a copy is handed over and not over, the durations of
+// those behind the first one of their stream, which may run, are less than RunAhead::time_ns: who waits for the first
+// wakes up a while after it, and the GPU has work.
 //
 // Errors: what fails while a copy is handed over fails that copy; whoever touches the same bytes comes after what was
 // started of it. What fails later has taken the device with it: then `failure` says so, and all functions that ask the

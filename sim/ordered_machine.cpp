@@ -13,9 +13,6 @@ namespace {
 // Tags of the machine below: the line, or this.
 constexpr Tag host_tag = ~Tag{0};
 
-// The one that runs, and one behind it, so that the GPU does not wait for the host after a long op.
-constexpr std::size_t launched_at_least = 2;
-
 Line line_of(LinkId link) { return static_cast<Line>(lane_count + link); }
 
 bool is_stream(const MachineSpec& spec, const Link& link) {
@@ -272,9 +269,17 @@ void OrderedMachine::use_host() {
 }
 
 bool OrderedMachine::window_open() const {
-  const LineState& gpu = lines_[gpu_lane];
-  const std::size_t launched = gpu.works.size() - gpu.moves + lines_[communication_lane].works.size();
-  return launched < spec_.run_ahead.ops && (launched < launched_at_least || launched_ns_ < spec_.run_ahead.time_ns);
+  std::size_t launched = 0;
+  Nanoseconds behind_ns = launched_ns_;
+  for (const Line lane : {gpu_lane, communication_lane}) {
+    const LineState& line = lines_[lane];
+    launched += line.works.size() - line.moves;
+    const auto first = std::ranges::find(line.works, Bytes{0}, [](const Work& work) { return work.move.bytes; });
+    if (first != line.works.end()) behind_ns -= first->op.duration_ns;
+  }
+  if (launched >= spec_.run_ahead.ops) return false;
+  const auto copies = [](const LineState& line) { return line.link && line.stream && line.works.size() > line.moves; };
+  return behind_ns < spec_.run_ahead.time_ns || std::ranges::none_of(lines_, copies);
 }
 
 void OrderedMachine::let_go(Line index) {

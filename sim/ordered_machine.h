@@ -5,8 +5,9 @@
 // The host. A gap, and the launch of an op of the GPU's streams, are done by the rank's one thread, one after the
 // other, in the order in which the engine asks for them. What copies cost the host (`HostCosts::per_transfer_ns`, for
 // each submitted) it pays first, as soon as it is free. A launch takes no time. It waits until the window is open:
-// fewer than RunAhead::ops ops of the streams are launched and not over, and their durations are less than
-// RunAhead::time_ns, or there is one of them at most. Then the op completes for the engine.
+// fewer than RunAhead::ops ops of the streams are launched and not over, and, while a copy is handed over and not over,
+// the durations of those behind the first one of their stream are less than RunAhead::time_ns. Then the op completes
+// for the engine.
 // A move is given to its lane or link at once, and counts neither for the window nor for what is handed over.
 // Links between GPU and CPU memory are streams: a copy completes when it is handed over, which is while fewer than
 // RunAhead::copies are handed over and not over, or less data than flows in RunAhead::copies_ns at the link's

@@ -183,14 +183,24 @@ class NaiveOrderedMachine {
            data < static_cast<uint128>(link(server).bandwidth) * static_cast<uint128>(spec_.run_ahead.copies_ns);
   }
   bool window_open() const {
-    Nanoseconds durations_ns = 0;
+    Nanoseconds behind_ns = 0;
     std::size_t launched = 0;
-    for (const std::size_t lane : {gpu_lane, communication_lane}) {
-      for (const Job& job : alive_[lane]) {
-        if (!job.move) durations_ns += job.fixed_ns, ++launched;
+    bool copies = false;
+    for (std::size_t server = 0; server < alive_.size(); ++server) {
+      if (!is_stream(server)) continue;
+      bool first = true;
+      for (const Job& job : alive_[server]) {
+        if (job.move) continue;
+        if (server >= naive_lanes) {
+          copies = true;
+          continue;
+        }
+        ++launched;
+        if (!first) behind_ns += job.fixed_ns;
+        first = false;
       }
     }
-    return launched < spec_.run_ahead.ops && (launched < 2 || durations_ns < spec_.run_ahead.time_ns);
+    return launched < spec_.run_ahead.ops && (!copies || behind_ns < spec_.run_ahead.time_ns);
   }
 
   const MachineSpec& spec_;

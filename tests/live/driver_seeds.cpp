@@ -67,6 +67,7 @@ void run_ahead(MachineSpec& machine, Random& random) {
   machine.run_ahead.ops = static_cast<std::uint32_t>(random.one_in(2) ? random.between(1, 4) : 256);
   machine.run_ahead.copies = static_cast<std::uint32_t>(random.between(1, 4));
   machine.run_ahead.copies_ns = random.one_in(2) ? 0 : 400'000;
+  if (random.one_in(2)) machine.run_ahead.time_ns = static_cast<Nanoseconds>(random.between(1, 1000));
 }
 
 // A run of the engine, from opening the device to closing it.

@@ -73,7 +73,7 @@ class GpuDay(unittest.TestCase):
         self.assertIn("rules", text)
         self.assertIn("per_transfer", text)
         predicted = subprocess.run([tencache, "replay", os.path.join(ROOT, "traces/samples/lstm.trace.jsonl.zst"), "-m",
-                                    machine, "--no-rescale", "--json"], text=True, stdout=subprocess.PIPE)
+                                    machine, "-p", "lru", "--no-rescale", "--json"], text=True, stdout=subprocess.PIPE)
         self.assertIn(predicted.returncode, (0, 1))
         self.assertEqual(json.loads(predicted.stdout)["machine"], "rules")
 

@@ -130,6 +130,7 @@ Json calibration_json(const Calibration& calibration, const MeasuredMedian& host
   json["copies"] = std::move(copies);
   json["memory"] = std::move(memory);
   json["gpu_memory"] = std::move(accelerator);
+  json["gpu_memory_bytes_per_second"] = measured_json(calibration.device_copy);
   json["page_locking"] = std::move(page_locking);
   json["files"] = {{"bytes", calibration.file_bytes}, {"rates", std::move(files)}};
   json["beside_computing"] = {{"h2d_bytes_per_second", measured_json(contention.h2d)},
@@ -208,6 +209,7 @@ std::string calibration_text(const Calibration& calibration, const MeasuredMedia
   }
   text += "\n" + memory.text();
   if (!calibration.accelerator.empty()) {
+    text += fmt::format("\n  GPU memory, copied within it, read and written: {}", rate_text(calibration.device_copy));
     Table gpu({"  GPU memory of", "to it, unlocked", "from it, unlocked", "mapped", "unmapped"});
     for (const AcceleratorCost& cost : calibration.accelerator) {
       gpu.add({"  " + format_bytes(cost.bytes), rate_text(cost.pageable_h2d), rate_text(cost.pageable_d2h),
@@ -383,8 +385,7 @@ ExitCode measure(const CalibrateArguments& arguments) {
       host_cost = measure_host_cost(calibration.machine, options.quick);
     } else {
       calibration.not_measured.push_back(
-          "what copies cost a live program beside the links' time: live programs run on "
-          "the host");
+          "what copies cost a live program beside the links' time: bench/gpu_day.sh times the driver's calls");
     }
   }
   calibration.machine.host.per_transfer_ns = std::llround(host_cost.value * 1e9);

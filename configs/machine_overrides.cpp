@@ -81,8 +81,12 @@ void override_allocator(MachineSpec& machine, const std::string& option, const s
   if (kind == gpu_allocators.end()) {
     throw Error(option + ": unknown allocator '" + name + "'; valid names are " + join_names(names_of(gpu_allocators)));
   }
-  machine.tiers.front().allocator = *kind;
-  for (MachineSpec& rank : machine.other_ranks) rank.tiers.front().allocator = *kind;
+  const auto set = [&](Tier& tier) {
+    tier.allocator = *kind;
+    if (*kind == AllocatorKind::movable) tier.granularity = movable_unit;  // pages are for what is mapped chunk by chunk
+  };
+  set(machine.tiers.front());
+  for (MachineSpec& rank : machine.other_ranks) set(rank.tiers.front());
 }
 
 void find_memory_bandwidth(MachineSpec& machine) {

@@ -448,6 +448,12 @@ Calibration calibrate(const CalibrateOptions& options) {
   if (options.accelerator != nullptr) {
     result.accelerator = time_accelerator(*options.accelerator, options.quick);
     result.page_locking = time_page_locking(*options.accelerator, options.quick, result.not_measured);
+    say("copies within the GPU's memory");
+    result.device_copy = time_device_copy(*options.accelerator, options.quick);
+    machine.tiers[0].bandwidth = static_cast<BytesPerSecond>(std::llround(result.device_copy.value));
+    if (machine.tiers[0].bandwidth != 0) {
+      facts.add("tiers.gpu.bandwidth", "copies within it, read and written", result.device_copy.spread);
+    }
     result.not_measured.push_back("the GPU's matrix products and memory traffic: compute is one core's");
   }
   if (options.directories.empty()) {

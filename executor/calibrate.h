@@ -91,6 +91,7 @@ struct Calibration {
   std::vector<MemoryCost> memory;
   std::vector<AcceleratorCost> accelerator;  // by size; with an accelerator
   std::vector<PageLockCost> page_locking;    // by threads; with an accelerator
+  MeasuredMedian device_copy;  // bytes per second, read and written, within its memory; with an accelerator
   std::vector<FileRate> files;
   Bytes file_bytes = 0;  // that they were measured on
   Contention contention;
@@ -114,6 +115,8 @@ LinkFigures fit_link(const std::vector<CopyTime>& times);
 // ---- Parts of it, each in a file of its own.
 // calibrate_memory.cpp
 std::vector<AcceleratorCost> time_accelerator(Accelerator& accelerator, bool quick);
+// Copies within its memory: bytes per second, read and written. 0 where too little of it is free.
+MeasuredMedian time_device_copy(Accelerator& accelerator, bool quick);
 // Says in `not_measured` where locking is refused.
 std::vector<PageLockCost> time_page_locking(Accelerator& accelerator, bool quick,
                                             std::vector<std::string>& not_measured);

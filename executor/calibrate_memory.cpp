@@ -196,6 +196,26 @@ std::vector<AcceleratorCost> time_accelerator(Accelerator& accelerator, bool qui
   return costs;
 }
 
+MeasuredMedian time_device_copy(Accelerator& accelerator, bool quick) {
+  constexpr int queued = 8;                           // the way to the device and back counts little then
+  const Bytes wanted = quick ? 64 * MiB : 256 * MiB;  // beyond its caches, where there is room
+  const Bytes page = accelerator.granularity();
+  const Bytes bytes = std::min(wanted, accelerator.free_bytes() / 4) / page * page;
+  if (bytes == 0) return {};
+  const std::unique_ptr<DeviceRange> range = accelerator.range("calibration", 2 * bytes);
+  range->cover(0, 2 * bytes);
+  const std::unique_ptr<CopyEngine> engine = accelerator.copy_engine();
+  const auto rate = [&] {
+    const double seconds = seconds_of([&] {
+      for (int i = 0; i < queued; i++) engine->move(range->begin(), range->begin() + bytes, bytes);
+      engine->wait(0);
+    });
+    return 2.0 * queued * static_cast<double>(bytes) / seconds;
+  };
+  rate();
+  return repeat(quick ? 3 : 15, rate);
+}
+
 std::vector<PageLockCost> time_page_locking(Accelerator& accelerator, bool quick,
                                             std::vector<std::string>& not_measured) {
   const Bytes bytes = quick ? 128 * MiB : 512 * MiB;

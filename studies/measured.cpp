@@ -10,12 +10,29 @@
 #include "traces/transform/lower.h"
 
 namespace tencache {
+namespace {
+
+// What a run does, and what predicts it is to do as well.
+void wait_where_nothing_runs_ahead(const MachineChoice& asked, MachineSpec& machine, bool on_gpu) {
+  if (machine.run_ahead.ops == 0 || (on_gpu && machine.tiers.front().allocator == AllocatorKind::movable)) return;
+  if (!asked.run_ahead.empty()) {
+    throw Error(
+        "--run-ahead " + asked.run_ahead + ": " +
+        (on_gpu ? "the GPU's memory is mapped chunk by chunk, so each op is waited for; add --gpu-allocator movable"
+                : "ordinary memory stands in for a GPU, so each op is waited for; add --device cuda, with "
+                  "--gpu-allocator movable, or leave it out"));
+  }
+  machine.run_ahead.ops = 0;
+}
+
+}  // namespace
 
 std::shared_ptr<Accelerator> place_on_this_computer(Scenario& scenario, MachineSpec& machine,
                                                     const std::vector<std::string>& directories) {
   const auto [device, accelerator] = choose_device(scenario.hardware.device, machine);
   scenario.hardware.device = device;
   machine = with_real_pages(machine, accelerator.get());
+  wait_where_nothing_runs_ahead(scenario.machine, machine, accelerator != nullptr);
   choose_directories(machine, directories);
   fit_to_disks(machine);
   std::string& folders = scenario.hardware.directory = "";

@@ -517,6 +517,8 @@ TEST_F(CudaRulesTest, CalibrationMeasuresTheDevice) {
     ASSERT_EQ(calibration.accelerator.size(), 1u);
     EXPECT_GT(calibration.accelerator[0].pageable_h2d.value, 0);
     EXPECT_GT(calibration.accelerator[0].map.value, 0);
+    EXPECT_GT(calibration.device_copy.value, 0);
+    EXPECT_EQ(machine.tiers[gpu].bandwidth, std::llround(calibration.device_copy.value));
     ASSERT_EQ(calibration.page_locking.size(), 2u);
     EXPECT_EQ(calibration.page_locking[1].threads, 8u);
     EXPECT_GT(calibration.page_locking[1].touch.value, 0);

@@ -474,7 +474,7 @@ void LiveRuntime::pin(std::span<const TensorId> tensors, bool written) {
   gate_.enter();
   const OpGate::Turn turn(gate_, lock);
   start_op(lock, follower_.names().intern("pin"), uses);
-  if (ordered_) TENCACHE_ORDER_SITE("wait", feed_.machine().await_uses(uses));
+  if (ordered_) feed_.tell([&](Engine&) { TENCACHE_ORDER_SITE("wait", feed_.machine().await_uses(uses)); });
   for (const TensorId tensor : tensors) feed_.engine().pin(tensor, written);
   gate_.end();
 }

@@ -189,6 +189,7 @@ LiveAnswer live_answer(const Workload& workload, const Outcome& outcome, Program
   LiveAnswer answer;
   static_cast<ResultAnswer&>(answer) = result_answer(workload, outcome, references);
   answer.measured = true;
+  answer.page_locking_seconds = {};  // the machine file's
   const RunResult& result = outcome.result;
   answer.training = step_figures(figures.step_seconds,
                                  static_cast<double>(result.window.evictions) / static_cast<double>(result.period));
@@ -200,7 +201,7 @@ LiveAnswer live_answer(const Workload& workload, const Outcome& outcome, Program
     answer.prediction->measured_seconds.emplace(seconds);
   }
   answer.live = std::move(figures);
-  answer.text = result_text(workload, outcome, references);
+  answer.text = result_text(workload, outcome, references, Ran::measured);
   return answer;
 }
 

@@ -422,7 +422,7 @@ std::string generation_text(const Workload& workload, const Outcome& outcome) {
 }
 
 // What moves, and how full each tier gets.
-std::string traffic_text(const MachineSpec& machine, const RunResult& result) {
+std::string traffic_text(const MachineSpec& machine, const RunResult& result, Ran ran) {
   std::string text;
   if (const AccessCounters all = result.window.all_accesses(); all.accesses != 0) {
     text += fmt::format("  GPU hit rate   {:.1f} % of accesses, {:.1f} % of bytes\n",
@@ -439,7 +439,8 @@ std::string traffic_text(const MachineSpec& machine, const RunResult& result) {
   for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
     text += fmt::format("  {:<14} peak {} of {}\n", machine.tiers[i].name, format_bytes(result.peak_bytes[i]),
                         format_bytes(machine.tiers[i].capacity));
-    if (const auto seconds = page_locking_seconds(machine, result); seconds && i == machine.tier_of(Device::cpu)) {
+    const auto seconds = page_locking_seconds(machine, result);
+    if (seconds && ran == Ran::simulated && i == machine.tier_of(Device::cpu)) {
       text += fmt::format("                 page-locked before the first step, in {}\n", format_seconds(*seconds));
     }
     if (result.allocators[i] == AllocatorKind::exact) continue;
@@ -458,14 +459,14 @@ std::string traffic_text(const MachineSpec& machine, const RunResult& result) {
 
 }  // namespace
 
-std::string result_text(const Workload& workload, const Outcome& outcome, const References& references) {
+std::string result_text(const Workload& workload, const Outcome& outcome, const References& references, Ran ran) {
   const RunResult& result = outcome.result;
   std::string text = fmt::format("{} on {}, {}\n", trace_title(workload), machine_title(workload), outcome.policy);
   text += notes_text(workload, outcome);
   if (!workload.scenario.faults.empty()) text += fmt::format("  injected       {}\n", to_string(outcome.faults));
   if (!result.fits) return text + fmt::format("  does not fit: {}\n", printable(result.misfit));
   text += iteration_text(outcome, references) + attribution_text(result) + generation_text(workload, outcome) +
-          traffic_text(workload.machine.of_rank(outcome.rank), result);
+          traffic_text(workload.machine.of_rank(outcome.rank), result, ran);
   if (const std::optional<double> rate = tokens_per_second(workload, result.iteration_seconds())) {
     const std::optional<double> usd = usd_per_million_tokens(workload, result.iteration_seconds());
     text += fmt::format("  throughput     {:.1f} tokens/s{}\n", *rate,

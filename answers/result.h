@@ -223,7 +223,10 @@ inline constexpr const char* bound_row = "bound";
 ResultAnswer bound_row_answer(const Workload& workload, const References& references);
 
 // One result for people, several lines.
-std::string result_text(const Workload& workload, const Outcome& outcome, const References& references);
+// Of what ran on hardware, what the machine file alone says is left out.
+enum class Ran : std::uint8_t { simulated, measured };
+std::string result_text(const Workload& workload, const Outcome& outcome, const References& references,
+                        Ran ran = Ran::simulated);
 
 CpuWait cpu_wait(const RunResult& result);
 // Empty where nothing waits for it.

@@ -71,6 +71,7 @@ ReplayedAnswer replayed_answer(const Workload& workload, const MeasuredReplay& m
   ReplayedAnswer answer;
   static_cast<ResultAnswer&>(answer) = result_answer(workload, measured.outcome, references);
   answer.measured = true;
+  answer.page_locking_seconds = {};  // the machine file's
   answer.scale_bytes = workload.scenario.trace.scale_bytes;
   answer.scale_time = workload.scenario.trace.scale_time;
   const ReplayCounts& counts = measured.counts;
@@ -81,7 +82,7 @@ ReplayedAnswer replayed_answer(const Workload& workload, const MeasuredReplay& m
                                                   to_seconds(mapping.map_ns), to_seconds(mapping.unmap_ns)});
   }
   answer.host = measured.host;
-  answer.text = "measured: " + result_text(workload, measured.outcome, references);
+  answer.text = "measured: " + result_text(workload, measured.outcome, references, Ran::measured);
   if (prediction != nullptr) {
     answer.prediction.emplace(predicted_result(*prediction, compare_results(prediction->result, answer)));
     answer.predicted_text = "predicted: " + result_text(workload, prediction->outcome, references);

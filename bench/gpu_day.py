@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """What is asked of a GPU, in three parts of less than ten minutes each.
 
-    bench/gpu_day.sh pack DIR [PAGING_LIBRARY]   after a build: what the parts need, less than 60 MiB. The library is
-                                                 tests/torch_versions.py's for the PyTorch of the other machine, which
-                                                 otherwise compiles its own
-    bench/gpu_day.sh a|b|c OUT [--programs DIR]  a part; DIR: what was packed (default: this build)
+    bench/gpu_day.sh pack DIR [PAGING_LIBRARY [CORE]]  after a build: what the parts need, at most 45 MiB
+    bench/gpu_day.sh a|b|c OUT [--programs DIR]        a part; DIR: what was packed (default: this build)
+
+What depends on the other machine's Python: PAGING_LIBRARY is tests/torch_versions.py's for its PyTorch, which otherwise
+compiles its own; CORE is the package's _core*.so for its Python (default: this build's). docs/cuda.md says how to get
+both.
 
   a  the card; what calls of its driver take; calibration; tests of the backend, also under compute-sanitizer; replays
      with predictions
-  b  a training program under foresight and lru in 100, 60 and 50 % of its memory: against plain PyTorch, timed five
-     times in between, against its prediction, and bit by bit
+  b  a training program under foresight and lru with all, 60 and 50 % of its memory, the host running ahead: against
+     plain PyTorch, timed five times in between, against its prediction, and bit by bit. Once chunk by chunk, too
   c  loading and generating text with half of the weights elsewhere; a profile of a step
 
 OUT/answers-a.json has each step with its figures (status: passed, failed, stopped, left out, not reached) and is
@@ -41,6 +43,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.abspath(os.environ.get("TENCACHE_BUILD", os.path.join(ROOT, "build", "release")))
 SECONDS = {"a": 480, "b": 540, "c": 540}
 PLAIN_RUNS = 5
+RUN_AHEAD = ["--gpu-allocator", "movable", "--run-ahead", "256"]
 WARM_UP = 3  # steps: one warms up, one is recorded, in the next the policy knows the schedule
 
 
@@ -164,14 +167,15 @@ def median_ms(seconds):
 # ---- Part a
 
 
-def calibrate(day, device="cuda"):
+def calibrate(day, small, device="cuda"):
     machine = os.path.join(day.out, "machine.yaml")
 
     def figures(said):
         with open(machine, encoding="utf-8") as file:
             return {"calibration": json.loads(said), "machine": file.read()}
-    day.step("calibrate", 120, [day.programs.tencache, "calibrate", "--device", device, "--quick", "--json", "-o",
-                                machine, "--directory", day.scratch], figures)
+    quick = ["--quick"] if small else []
+    day.step("calibrate", 150, [day.programs.tencache, "calibrate", "--device", device, *quick, "--json", "-o", machine,
+                                "--directory", day.scratch], figures)
     return machine if os.path.exists(machine) else "p5.4xlarge"
 
 
@@ -190,21 +194,31 @@ def cases(day, small):
 
 def replays(day, machine, small):
     trace = os.path.join(day.programs.traces, "gpt-small.trace.jsonl.zst")
-    for policy in ["foresight"] if small else ["foresight", "10cache", "zero-infinity", "on-demand"]:
+    runs = [("foresight", "800MiB", []), ("foresight", "120MiB", RUN_AHEAD)]
+    if not small:
+        runs += [(policy, "800MiB", []) for policy in ("10cache", "zero-infinity", "on-demand")]
+        runs += [(policy, "120MiB", RUN_AHEAD) for policy in ("10cache", "lru")]
+    for policy, memory, words in runs:
         def figures(said):
             answer = json.loads(said)
-            checked = answer["checks"] if "checks" in answer else {}
-            return {"iteration_seconds": answer["iteration_seconds"], "checks": checked}
-        day.step(f"replay {policy}", 40, [
+            return {"iteration_seconds": answer["iteration_seconds"], "times_predicted": times_predicted(answer),
+                    "verification": answer["verification"], "allocator": answer["allocators"]["gpu"]}
+        day.step(f"replay {policy} {'ahead' if words else 'exact'}", 40, [
             day.programs.tencache, "run", "replay", trace, "-m", machine, "-p", policy, "--device", "cuda",
-            "--gpu-memory", "800MiB", "--cpu-memory", "512MiB", "--no-rescale", "--directory", day.scratch,
-            "--iterations", "3", "--json"], figures)
+            "--gpu-memory", memory, "--cpu-memory", "512MiB", "--no-rescale", "--directory", day.scratch, "--predict",
+            "--iterations", "3", "--json", *words], figures)
+
+
+def times_predicted(answer):
+    """None where the prediction did not fit."""
+    seconds = answer["prediction"]["iteration_seconds"]
+    return round(answer["iteration_seconds"] / seconds, 4) if seconds else None
 
 
 def part_a(day, options):
     quick = ["--quick"] if options.small else []
     day.step("probe", 60, [day.programs.probe, "--json", *quick], lambda said: {"probe": json.loads(said)})
-    machine = calibrate(day)
+    machine = calibrate(day, options.small)
     cases(day, options.small)
     replays(day, machine, options.small)
 
@@ -231,6 +245,9 @@ def training(options):
 
 
 def run_python(day, options, machine, policy, memory, *words):
+    """On a GPU as fast as it goes, unless the words say otherwise."""
+    if options.device == "cuda" and "--gpu-allocator" not in words:
+        words = [*RUN_AHEAD, *words]
     return [sys.executable, "-m", "tencache", "run", "python", "--device", options.device, "-m", machine, "-p", policy,
             "--no-pace", "--gpu-memory", memory, "--directory", day.scratch, *words, "--"]
 
@@ -238,7 +255,8 @@ def run_python(day, options, machine, policy, memory, *words):
 def machine_of(day, options):
     """Of part a, if it ran."""
     machine = os.path.join(day.out, "machine.yaml")
-    return machine if os.path.exists(machine) else calibrate(day, "cuda" if options.device == "cuda" else "host")
+    return machine if os.path.exists(machine) else calibrate(
+        day, options.small, "cuda" if options.device == "cuda" else "host")
 
 
 def part_b(day, options):
@@ -247,7 +265,8 @@ def part_b(day, options):
     # What is compiled at first use takes most of a minute: no part of what is timed.
     day.step("paging library", 150, [sys.executable, "-c", "from tencache._paging import Paging; "
                                      f"Paging.load({options.device!r}, print)"])
-    machine, program = machine_of(day, options), [os.path.join(day.programs.bench, "live_programs.py"), *training(options)]
+    machine = machine_of(day, options)
+    program = [os.path.join(day.programs.bench, "live_programs.py"), *training(options)]
     plain, numbers = [], itertools.count(1)
 
     def run_plain():
@@ -257,28 +276,33 @@ def part_b(day, options):
             return {"median_ms": median_ms(row["seconds"]), "sha256": row["sha256"], "loss": row["loss"]}
         day.step(f"plain {next(numbers)}", 45, [sys.executable, *program], figures)
 
-    def run_live(policy, memory):
-        prediction = os.path.join(day.scratch, "prediction.json")
+    def run_live(name, policy, memory, *words):
+        prediction, result = (os.path.join(day.scratch, file) for file in ("prediction.json", "result.json"))
 
         def figures(said):
             row = json_line(said, "seconds")
             with open(prediction, encoding="utf-8") as file:
                 predicted = json.load(file)
+            with open(result, encoding="utf-8") as file:
+                live = json.load(file)
             found = {"median_ms": median_ms(row["seconds"]), "loss": row["loss"],
                      "predicted_ms": round(1e3 * predicted["iteration_seconds"], 4) if predicted["fits"] else None,
+                     "stall_seconds": live["stall_seconds"], "allocator": live["allocators"]["gpu"],
                      "same_bits": bool(plain) and all(row[key] == plain[0][key] for key in ("sha256", "loss"))}
             if plain and not found["same_bits"]:
-                day.answers.setdefault("other bits", []).append(f"{policy} {memory}")
+                day.answers.setdefault("other bits", []).append(name)
             return found
-        command = run_python(day, options, machine, policy, memory, "--prediction", prediction)
-        day.step(f"{policy} {memory}", 75, [*command, *program], figures)
+        files = ["--prediction", prediction, "--json", result]
+        day.step(name, 75, [*run_python(day, options, machine, policy, memory, *files, *words), *program], figures)
 
     run_plain()
     for policy in ("foresight", "lru"):
         for memory in ("200%", "60%", "50%"):  # of the peak in pages: the first is everything
-            run_live(policy, memory)
+            run_live(f"{policy} {memory}", policy, memory)
             if len(plain) < PLAIN_RUNS:
                 run_plain()
+    if options.device == "cuda":
+        run_live("exact 60%", "foresight", "60%", "--gpu-allocator", "exact")
     steps, medians = day.answers["steps"], [median_ms(row["seconds"]) for row in plain]
     if len(medians) < 2:
         return

@@ -4,26 +4,30 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=${TENCACHE_BUILD:-build/release}
-most_mib=60
+theirs='libc|libstdc\+\+|libm|libdl|libpthread|librt|libgcc_s|ld-linux[^/]*|libcu[^/]*|libnv[^/]*|libnccl|libgomp'
+theirs+='|libtorch[^/]*|libc10[^/]*'
+most_mib=45
 
 fail() { printf 'gpu_day: %s\n' "$*" >&2; exit 2; }
 
 # Programs without what only debuggers read, and what the loader takes from the system, but for what comes with every
 # system, with CUDA or with LibTorch.
 pack() {
-  local to=$1 paging=${2:-} file library bindings package purpose
+  local to=$1 paging=${2:-} bindings=${3:-} file library package purpose
   mkdir -p "$to/bin" "$to/lib" "$to/traces" "$to/python/tencache_recorder/cpp" || fail "cannot write $to"
-  bindings=$(compgen -G "$build/python/tencache/_core*.so") || fail "$build has no Python package: ninja tencache_programs"
+  [[ -n $bindings ]] || bindings=$(compgen -G "$build/python/tencache/_core*.so" | head -n 1)
   for file in "$build"/cli/tencache "$build"/tests/cuda_gpu_test "$build"/bench/gpu_probe "$bindings"; do
-    [[ -x $file ]] || fail "$file is not there: ninja -C $build tencache_programs cuda_gpu_test gpu_probe"
+    [[ -x $file ]] ||
+      fail "${file:-a Python package} is not there: ninja -C $build tencache_programs cuda_gpu_test gpu_probe"
     [[ $file == "$bindings" ]] || strip -o "$to/bin/${file##*/}" "$file"
     ldd "$file" | awk '$3 ~ /^\// {print $3}' |
-      grep -Ev '/(libc|libstdc\+\+|libm|libdl|libpthread|librt|libgcc_s|ld-linux[^/]*|libcu[^/]*|libnv[^/]*|libnccl|libgomp|libtorch[^/]*|libc10[^/]*)[.-][^/]*$' |
+      grep -Ev "/($theirs)[.-][^/]*$" |
       while read -r library; do cp -L "$library" "$to/lib/"; done
   done
   package=$to/python/tencache
   cp -rL "$build"/python/tencache "$build"/python/tencache_recorder "$to/python/"
-  strip --strip-unneeded "$package"/_core*.so
+  rm "$package"/_core*.so
+  strip --strip-unneeded -o "$package/${bindings##*/}" "$bindings"
   mkdir -p "$package/share/tencache" "$package/cpp" && ln -sfn ../../../../configs "$package/share/tencache/configs"
   # What is compiled with the PyTorch that is there, unless it is carried.
   mapfile -t files < <(awk '/^[a-z]/ { print $2 }' executor/torch/build.txt | sort -u)
@@ -42,7 +46,7 @@ pack() {
 
 case ${1:-} in
   pack)
-    (($# == 2 || $# == 3)) || fail "pack DIR [PAGING_LIBRARY]"
-    pack "$2" "${3:-}" ;;
+    (($# >= 2 && $# <= 4)) || fail "pack DIR [PAGING_LIBRARY [CORE]]"
+    pack "$2" "${3:-}" "${4:-}" ;;
   *) exec python3 bench/gpu_day.py "$@" ;;
 esac

@@ -415,7 +415,8 @@ std::string HostMachine::describe() const {
         if (to_accelerator) text += ", through page-locked buffers (" + indirect + ")";
       }
     }
-    text += options_.pace ? ", paced to " + format_bandwidth(link.bandwidth) + "\n" : ", not paced\n";
+    const bool paced = options_.pace && !(streams_ && DeviceLanes::is_stream(spec_, link));
+    text += paced ? ", paced to " + format_bandwidth(link.bandwidth) + "\n" : ", not paced\n";
   }
   return text + memory_->describe_staging();
 }

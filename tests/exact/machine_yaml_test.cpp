@@ -736,6 +736,9 @@ initial_tier: cpu
   EXPECT_EQ(machine.tiers[0].allocator, AllocatorKind::movable);
   override_allocator(machine, "--gpu-allocator", "caching");
   EXPECT_EQ(machine.tiers[0].allocator, AllocatorKind::caching);
+  machine.tiers[0].granularity = 2 * MiB;  // pages, of what is mapped chunk by chunk
+  override_allocator(machine, "--gpu-allocator", "movable");
+  EXPECT_EQ(machine.tiers[0].granularity, movable_unit);
   try {
     override_allocator(machine, "--gpu-allocator", "best_fit");
     FAIL() << "a policy's allocator";

@@ -12,6 +12,15 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
 
+TEST_F(CommandLine, RunReplayRunsAheadOnAGpuOnly) {
+  if (run({"calibrate", "--help"}).out.find("Not part of this build") != std::string::npos) {
+    GTEST_SKIP() << "built without the executor";
+  }
+  expect_bad_usage({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand",
+                    "--directory", path(""), "--run-ahead", "8"},
+                   AllOf(HasSubstr("--run-ahead 8"), HasSubstr("--gpu-allocator movable")));
+}
+
 TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {
   if (run({"calibrate", "--help"}).out.find("Not part of this build") != std::string::npos) {
     GTEST_SKIP() << "built without the executor";

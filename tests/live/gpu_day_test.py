@@ -52,11 +52,15 @@ class GpuDay(unittest.TestCase):
         self.assertEqual(answers["card"]["name"], "Rules")
         statuses = {name: step["status"] for name, step in steps.items()}
         self.assertEqual(statuses, {"probe": "passed", "calibrate": "passed", "cases": "passed", "memcheck": "left out",
-                                    "replay foresight": "passed"})
+                                    "replay foresight exact": "passed", "replay foresight ahead": "passed"})
         calls = {row["call"] for row in steps["probe"]["probe"]["calls"]}
         self.assertTrue({"cuMemMap", "cuMemcpyHtoDAsync", "cuMemHostRegister"} <= calls, calls)
         self.assertGreater(steps["cases"]["passed"], 5)
-        self.assertGreater(steps["replay foresight"]["iteration_seconds"], 0)
+        for name in ("replay foresight exact", "replay foresight ahead"):
+            self.assertGreater(steps[name]["times_predicted"], 0)
+            self.assertEqual(steps[name]["verification"]["corrupted"], 0)
+        self.assertGreater(steps["replay foresight ahead"]["allocator"]["moved_bytes"], 0)
+        self.assertGreater(steps["calibrate"]["calibration"]["gpu_memory_bytes_per_second"]["value"], 0)
 
         tencache, machine = os.path.join(BUILD, "cli", "tencache"), os.path.join(out, "imported.yaml")
         command = [tencache, "calibrate", "--import", os.path.join(out, "answers-a.json"), "-o", machine]
@@ -103,7 +107,7 @@ class GpuDay(unittest.TestCase):
         steps = self.part("a", "--small", expected=1, LD_LIBRARY_PATH="")[2]
         self.assertEqual(steps["probe"]["status"], "failed")
         self.assertIn("CUDA driver", steps["probe"]["why"])
-        self.assertEqual(list(steps)[-1], "replay foresight")
+        self.assertEqual(list(steps)[-1], "replay foresight ahead")
 
     def test_only_answers_are_imported(self):
         for text, words in (("{", "is no file of answers"), ('{"steps": {}}', "has no calibration")):

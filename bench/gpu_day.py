@@ -12,7 +12,8 @@ both.
      with predictions
   b  a training program under foresight and lru with all, 60 and 50 % of its memory, the host running ahead: against
      plain PyTorch, timed five times in between, against its prediction, and bit by bit. Once chunk by chunk, too
-  c  loading and generating text with half of the weights elsewhere; a profile of a step
+  c  a profile of a step; streams, graphs, Triton and the like (tests/live/python_gpu_test.py); loading, and generating
+     text with half of the weights elsewhere
 
 OUT/answers-a.json has each step with its figures (status: passed, failed, stopped, left out, not reached) and is
 written after every step, so what was found is there wherever a part ends; OUT/machine.yaml is the calibration,
@@ -57,6 +58,7 @@ class Programs:
             self.tencache, self.cases, self.probe = (os.path.join(self.packed, "bin", name)
                                                      for name in ("tencache", "cuda_gpu_test", "gpu_probe"))
             self.bench, self.traces = self.packed, os.path.join(self.packed, "traces")
+            self.uses = os.path.join(self.packed, "python_gpu_test.py")
             python = os.path.join(self.packed, "python")
             self.environment["TENCACHE_CONFIGS"] = os.path.join(self.packed, "configs")
             self.prepend("LD_LIBRARY_PATH", os.path.join(self.packed, "lib"))
@@ -67,6 +69,7 @@ class Programs:
             self.tencache, self.cases, self.probe = (os.path.join(BUILD, *name) for name in (
                 ("cli", "tencache"), ("tests", "cuda_gpu_test"), ("bench", "gpu_probe")))
             self.bench, self.traces = os.path.join(ROOT, "bench"), os.path.join(ROOT, "traces", "samples")
+            self.uses = os.path.join(ROOT, "tests", "live", "python_gpu_test.py")
             python = os.path.join(BUILD, "python")
         self.prepend("PYTHONPATH", python)
 
@@ -372,6 +375,8 @@ def part_c(day, options):
     if not pytorch(day, options.device):
         return
     profile(day, options)
+    day.step("uses", 150, [sys.executable, day.programs.uses, "--device", options.device],
+             lambda said: json_line(said, "ran"))
     generation(day, options, machine_of(day, options))
 
 

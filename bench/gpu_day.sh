@@ -37,7 +37,8 @@ pack() {
   [[ -z $paging ]] || strip --strip-unneeded -o "$to/lib/paging-cuda.so" "$paging" || fail "$paging is no library"
   cp -r configs "$to/"
   cp traces/samples/{gpt-small,gpt2-small,resnet}.trace.jsonl.zst "$to/traces/"
-  cp bench/gpu_day.{sh,py} bench/live_programs.py bench/live_process.py bench/generation_programs.py "$to/"
+  cp bench/gpu_day.{sh,py} bench/live_programs.py bench/live_process.py bench/generation_programs.py \
+    tests/live/python_gpu_test.py "$to/"
   local mib
   mib=$(du -sm "$to" | cut -f1)
   printf 'packed into %s: %s MiB\n' "$to" "$mib"

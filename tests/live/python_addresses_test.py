@@ -5,6 +5,7 @@ only.
 
 import ctypes
 import dataclasses
+import operator
 import os
 import sys
 import unittest
@@ -16,8 +17,8 @@ import python_raw_access_test as raw_access  # noqa: E402
 # What faults are served for, system calls of what is not there, and children are left out; what is read without an op
 # (`tolist`) is copied to the CPU by an op on a GPU.
 CASES = ("numpy", "numpy_write", "write_to_a_clean_tensor", "write_by_address", "array", "pickled", "saved",
-         "saved_to_memory", "saved_in_the_legacy_format", "sockets", "in_a_thread", "vmap", "function_in_numpy", "dlpack",
-         "deep_copy", "item_and_print", "custom_op_in_numpy", "out_of_memory")
+         "saved_to_memory", "saved_in_the_legacy_format", "sockets", "in_a_thread", "vmap", "function_in_numpy",
+         "dlpack", "deep_copy", "item_and_print", "custom_op_in_numpy", "out_of_memory")
 
 
 def asks(module, code):
@@ -75,6 +76,19 @@ def addresses_pin(case):
         assert case.others[2].data_ptr() == place and exposed(case) == 2
 
 
+def libraries_pin(case):
+    """As they ask: bitsandbytes for ctypes, Triton's launcher from C."""
+    asking = (asks("bitsandbytes.functional", "[tensor.data_ptr() for tensor in tensors]"),
+              lambda tensors: list(map(operator.methodcaller("data_ptr"), tensors)))
+    with OnAGpu(case.run):
+        for count, ask in enumerate(asking, 1):
+            tensors = [case.others[count].detach()]
+            address, = ask(tensors)
+            case.evict()
+            assert ask(tensors) == [address] and exposed(case) == count
+            ctypes.memset(address, 0, 4)
+
+
 def storages_are_told_apart(case):
     with OnAGpu(case.run):
         tensors = [case.tensor.detach(), *(other.detach().double() for other in case.others[:2])]
@@ -112,7 +126,7 @@ for name in CASES:
     add(getattr(raw_access, name))
 add(raw_access.extension_without_an_op, "4MiB", order="z")  # from then on all tensors of the process stay
 # Before the others: memory whose address is known outside is never taken for paged, even after it was freed.
-for one in (comparisons_pin_nothing, addresses_pin, storages_are_told_apart, other_processes):
+for one in (comparisons_pin_nothing, addresses_pin, libraries_pin, storages_are_told_apart, other_processes):
     add(one, order="a")
 
 if __name__ == "__main__":

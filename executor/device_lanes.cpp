@@ -179,6 +179,7 @@ void DeviceLanes::move(const std::byte* from, std::byte* to, Bytes bytes, LinkId
   TENCACHE_ORDER_SITE("wait", order_.before(line->line, accesses));
   line->copies->move(from, to, bytes);
   TENCACHE_ORDER_SITE("table", order_.after(line->line, accesses));
+  order_.mark(line->line);  // who waits for it waits for none of the ops behind it
 }
 
 // ---- Ops ------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 // Order itself is judged by seeds (driver_seeds.cpp).
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -55,12 +56,12 @@ class DeviceLanesTest : public testing::Test {
     return machine_->submit(command, tag);
   }
   // A kernel of the program that writes the tensor.
-  void write(TensorId tensor, CUstream stream = nullptr) {
+  void write(TensorId tensor, CUstream stream = nullptr, const std::function<void()>& body = [] {}) {
     const Use use{tensor, false, true};
     machine_->use_stream(stream);
     machine_->before_op(stream, {&use, 1});
     rules::DeviceJob job;
-    job.run = [] {};
+    job.run = body;
     const rules::RulesDriver::ProgramAccess access{reinterpret_cast<CUdeviceptr>(machine_->address(tensor)),
                                                    machine_->bytes(tensor), true};
     EXPECT_EQ(driver_.launch(stream, std::move(job), {&access, 1}), CUDA_SUCCESS);
@@ -134,6 +135,24 @@ TEST_F(DeviceLanesTest, ASecondStreamComesAfterMovesOnTheFirst) {
   driver_.table().cuStreamDestroy(second);
   driver_.table().cuEventDestroy(written);
   end();
+}
+
+TEST_F(DeviceLanesTest, AnEvictionOfWhatMovedDoesNotWaitForLaterOps) {
+  open(driver_.table());
+  for (TensorId tensor = 0; tensor < 2; ++tensor) create(tensor, page, tensor);
+  write(0);
+  machine_->move({.tensor = 0, .chunk = 0, .begin = 0, .bytes = page, .from = {gpu, 0}, .to = {gpu, 8 * page}});
+  bool later = false;
+  write(1, nullptr, [&later] { later = true; });
+  submit(d2h, 0, page);
+  EXPECT_EQ(next(), "done 0");
+  Completion completion;
+  while (completion.status != CompletionStatus::observed && machine_->wait(completion)) {
+  }
+  EXPECT_EQ(completion.status, CompletionStatus::observed);
+  EXPECT_FALSE(later);
+  end();
+  EXPECT_TRUE(later);
 }
 
 TEST_F(DeviceLanesTest, AnOpWhoseTensorsAreThereCostsNoCall) {

@@ -493,7 +493,10 @@ bool Engine::lift_standstill() {
   for (OpLane& lane : state_.lanes) {
     if (!lane.waiting) continue;
     mover_.lift_what_it_waits_for(lane);
-    lane.active.back().demand.holds.clear();
+    OpDemand& demand = lane.active.back().demand;
+    demand.holds.clear();
+    if (demand.missing == 0) state_.lanes.got_room(lane.tier, demand, demand.births);
+    demand.births = 0;
   }
   if (goes_on()) return true;
   ++state_.moment.input;

@@ -40,6 +40,7 @@ struct OpDemand {
   StallCause stranded_cause = StallCause::memory;  // over which link the last of them arrived
   std::vector<ChunkId> write_waits;                // to write, but a transfer still reads them
   std::vector<Hold> holds;
+  Bytes births = 0;  // it will make them itself, and needs a hole for them all: room, once nothing else is missing
 
   // What the engine can do something about: the rest comes by itself.
   bool seeks() const { return next_output < outputs.size() || !stranded.empty() || !write_waits.empty(); }
@@ -53,6 +54,7 @@ struct OpDemand {
     stranded_cause = StallCause::memory;
     write_waits.clear();
     holds.clear();
+    births = 0;
   }
 };
 

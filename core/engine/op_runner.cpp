@@ -38,6 +38,10 @@ void OpRunner::issue(std::uint8_t index) {
     const Because because(session_, {.reason = Reason::demand, .op = op.times.op});
     for (const Use& use : op.uses) require(index, op, use);
   }
+  if (op.external && state_.memory.movable(lane.tier)) {
+    op.demand.births =
+        state_.program->births(op.times.op, std::max(movable_unit, state_.spec.tiers[lane.tier].granularity));
+  }
   op.times.late = op.demand.missing > 0 || !op.demand.holds.empty();
   session_.emit({.kind = EventKind::op_issued, .device = device_of(index), .op = op.times.op, .uses = op.uses});
   take_rooms(index, op);
@@ -172,11 +176,48 @@ void OpRunner::take_outputs(TierId tier, ActiveOp& op) {
   }
 }
 
+// Once the op runs its tensors, which are all there, stay where they are: whether they leave so many bytes between them.
+bool OpRunner::leaves(TierId tier, const ActiveOp& op, Bytes bytes) const {
+  std::vector<std::pair<std::uint64_t, Bytes>> fixed = {{state_.memory.capacity(tier), 0}};
+  for (const Use& use : op.uses) {
+    for (const ChunkId chunk : state_.memory.chunks_of(use.tensor)) {
+      fixed.emplace_back(state_.memory.offset(chunk, tier), state_.memory.footprint(chunk, tier));
+    }
+  }
+  std::ranges::sort(fixed);
+  std::uint64_t end = 0;
+  for (const auto& [offset, size] : fixed) {
+    if (offset >= end + bytes) return true;
+    end = std::max(end, offset + size);
+  }
+  return false;
+}
+
+bool OpRunner::clear_births(TierId tier, ActiveOp& op) {
+  OpDemand& demand = op.demand;
+  if (demand.births == 0) return true;
+  if (demand.room_needed == 0) {
+    if (leaves(tier, op, demand.births)) {
+      demand.births = 0;
+      return true;
+    }
+    state_.lanes.want_room(tier, demand, demand.births);
+  }
+  if (!mover_.rooms().clear(tier, demand.births)) {
+    op.times.late = true;
+    return false;
+  }
+  if (op.times.late && op.times.lateness.room_ns == 0) op.times.lateness.last = mover_.rooms().last_cause(tier);
+  state_.lanes.got_room(tier, demand, std::exchange(demand.births, 0));
+  return true;
+}
+
 bool OpRunner::try_start(std::uint8_t index, ActiveOp& op) {
   OpLane& lane = state_.lanes[index];
   OpDemand& demand = op.demand;
   if (demand.missing > demand.overlapped) return false;
   if (op.beside && &op != &lane.active.front()) return false;  // those before it may write what it reads
+  if (!op.started && !clear_births(lane.tier, op)) return false;
   std::erase_if(demand.holds, [&](const Hold& hold) { return !mover_.on_its_way(hold.tensor, hold.tier); });
   if (!op.started && !demand.holds.empty() && !state_.lanes.out_of_patience(state_.memory.chunk_total())) return false;
   if (op.started && state_.layout.overlap_faults) return end_beside_arrivals(index, op);

@@ -269,6 +269,16 @@ void LiveProgram::show(View& view) const {
   view.to_program = &to_program_;
 }
 
+Bytes LiveProgram::births(OpIndex op, Bytes unit) const {
+  if (op == none || program_ == nullptr || deviated_) return 0;
+  Bytes sum = 0;
+  for (const Use& use : schedule_->uses(op)) {
+    if (!use.write || to_memory_[use.tensor] != none) continue;
+    sum += (program_->trace.tensors[use.tensor].bytes + unit - 1) / unit * unit;
+  }
+  return sum;
+}
+
 std::optional<NextOp> LiveProgram::next(std::uint8_t lane) const {
   if (tasks_[lane].empty()) return {};
   return NextOp{tasks_[lane].front().op, 0, false};

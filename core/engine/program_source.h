@@ -60,6 +60,8 @@ class ProgramSource {
   virtual std::optional<StallCause> blocked_by(std::uint8_t lane, const OpLanes& lanes) const = 0;
   // The lane's next op becomes this one, whose memory stays where it is until it is done.
   virtual void issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) = 0;
+  // What the op will make once it runs, as far as its schedule tells; each tensor in multiples of `unit`.
+  virtual Bytes births(OpIndex, Bytes /*unit*/) const { return 0; }
   // Which module the GPU enters with the op, if the program does not tell by itself.
   virtual std::optional<NameId> module_of(OpIndex op) const = 0;
   // The lane is done with it; on the communication lane it may still run.
@@ -164,6 +166,7 @@ class LiveProgram final : public ProgramSource {
   std::optional<NextOp> next(std::uint8_t lane) const override;
   std::optional<StallCause> blocked_by(std::uint8_t lane, const OpLanes& lanes) const override;
   void issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) override;
+  Bytes births(OpIndex op, Bytes unit) const override;
   std::optional<NameId> module_of(OpIndex) const override { return {}; }
   void passed(std::uint8_t) override {}
   void done(TierId, std::span<const Use>, const Residency&, std::vector<TensorId>&) override {}

@@ -20,12 +20,21 @@ RoomMaker::RoomMaker(EngineState& state, PolicySession& session, Evict evict)
 bool RoomMaker::take(ChunkId chunk, TierId tier, LinkId link) {
   const MappedFor what = link == no_link ? MappedFor::op : MappedFor::copy;
   return state_.copies.take(chunk, tier, what) ||
-         (make_hole(chunk, tier, link) && state_.copies.take(chunk, tier, what));
+         (make_hole(chunk, 0, tier, link) && state_.copies.take(chunk, tier, what));
+}
+
+bool RoomMaker::clear(TierId tier, Bytes bytes) {
+  const auto cleared = [&] { return has_hole(none, bytes, tier) || make_hole(none, bytes, tier, no_link); };
+  return cleared() || (make_room(tier, bytes, false, none, none, Priority::urgent) && cleared());
+}
+
+bool RoomMaker::has_hole(ChunkId chunk, Bytes bytes, TierId tier) const {
+  return chunk == none ? state_.memory.allocator(tier).has_room(bytes) : state_.memory.has_room(chunk, tier);
 }
 
 // Who is being copied stays, and whom an op that has started or a program holds. An op that waits finds its tensors
 // elsewhere.
-std::vector<Relocation> RoomMaker::find_hole(ChunkId incoming, TierId tier) const {
+std::vector<Relocation> RoomMaker::find_hole(ChunkId incoming, Bytes bytes, TierId tier) const {
   if (!state_.memory.movable(tier)) return {};
   std::vector<ChunkId> waited_with;  // as often as it is pinned
   for (const OpLane& lane : state_.lanes) {
@@ -35,14 +44,16 @@ std::vector<Relocation> RoomMaker::find_hole(ChunkId incoming, TierId tier) cons
       for (const ChunkId chunk : state_.memory.chunks_of(use.tensor)) waited_with.push_back(chunk);
     }
   }
-  return state_.memory.make_hole(incoming, tier, [&](ChunkId chunk) {
+  const auto stays = [&](ChunkId chunk) {
     const Copy& copy = state_.memory.copy(chunk, tier);
     return !copy.valid() || copy.readers > 0 || copy.pins > std::ranges::count(waited_with, chunk);
-  });
+  };
+  return incoming == none ? state_.memory.allocator(tier).make_hole(bytes, stays)
+                          : state_.memory.make_hole(incoming, tier, stays);
 }
 
-bool RoomMaker::make_hole(ChunkId chunk, TierId tier, LinkId link) {
-  const std::vector<Relocation> moves = find_hole(chunk, tier);
+bool RoomMaker::make_hole(ChunkId chunk, Bytes bytes, TierId tier, LinkId link) {
+  const std::vector<Relocation> moves = find_hole(chunk, bytes, tier);
   if (moves.empty()) return false;
   const Because because(session_, {.reason = Reason::hole, .chunk = chunk});
   ++state_.ledger.counters().tiers[tier].holes;
@@ -123,7 +134,7 @@ bool RoomMaker::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incom
     const Bytes have = state_.memory.free(tier) + state_.memory.leaving(tier);
     if (have < bytes) return bytes - have;
     // Enough in sum, and yet no place: holes too small, or buffers of the wrong size. Wait for what is leaving first.
-    if (state_.memory.leaving(tier) > 0 || state_.memory.has_room(first, tier) || !find_hole(first, tier).empty())
+    if (state_.memory.leaving(tier) > 0 || has_hole(first, bytes, tier) || !find_hole(first, bytes, tier).empty())
       return 0;
     if (counts) ++state_.ledger.counters().tiers[tier].placeless;
     counts = false;
@@ -136,8 +147,6 @@ bool RoomMaker::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incom
   if (!prefetch) why.op = state_.lanes.waiting_in(tier).times.op;
   const Because for_room(session_, why);
   std::vector<ChunkId> victims = std::exchange(victims_, {});
-  victims.clear();
-  session_.ask_for_room({tier, lacking(), prefetch, incoming}, victims);
   // While the tiers below are full, thousands of chunks may be asked in vain.
   Bytes most = most_below(tier);
   const auto leaves = [&](ChunkId chunk) {
@@ -148,8 +157,17 @@ bool RoomMaker::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incom
     if (refusal == Refusal::no_room && could_go_anywhere(chunk, tier)) most = std::min(most, bytes - 1);
     return false;
   };
-  for (const ChunkId chunk : victims) {
-    if (chunk < state_.memory.chunk_total()) leaves(chunk);
+  const auto asks = [&] {  // whether something left at once
+    victims.clear();
+    session_.ask_for_room({tier, lacking(), prefetch, incoming}, victims);
+    const Bytes free = state_.memory.free(tier);
+    for (const ChunkId chunk : victims) {
+      if (chunk < state_.memory.chunk_total()) leaves(chunk);
+    }
+    return state_.memory.free(tier) > free;
+  };
+  // No one knows beforehand how much has to leave for a hole, and a drop has no end after which to ask again.
+  while (asks() && !prefetch && state_.memory.movable(tier) && lacking() > 0) {
   }
   victims_ = std::move(victims);
   if (prefetch || !state_.layout.fallback_eviction || lacking() == 0) return true;

@@ -21,10 +21,14 @@ class RoomMaker {
   // Takes the chunk's room. Where there is enough, but in no one place, others move; never an eviction's. `link`: over
   // which the chunk comes; no_link: it is an output of the op that waits.
   bool take(ChunkId chunk, TierId tier, LinkId link);
+  // Of a tier whose chunks move: whether there is a hole of so many bytes, which the op that waits is going to take bit
+  // by bit once it runs. If there is none, makes one or asks for room.
+  bool clear(TierId tier, Bytes bytes);
   // Takes the chunk's room in a slower tier, if it has to from copies that the GPU holds too.
   bool reserve(ChunkId chunk, TierId tier);
   // Starts enough evictions that `bytes` will be free: asks the policy, then, for an op, takes the coldest. `first` is
-  // the chunk that found no room. At most once an input, a tier and a purpose. False if nothing has changed.
+  // the chunk that found no room; none: `bytes` in one piece did. Once an input, a tier and a purpose; else false:
+  // nothing has changed.
   bool make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, Priority priority);
 
   // The link over which the last room that became free in the tier was left.
@@ -32,8 +36,10 @@ class RoomMaker {
   void left(TierId tier, StallCause cause) { last_cause_[tier] = cause; }
 
  private:
-  std::vector<Relocation> find_hole(ChunkId chunk, TierId tier) const;
-  bool make_hole(ChunkId chunk, TierId tier, LinkId link);
+  // For the chunk; if it is none, of so many bytes.
+  bool has_hole(ChunkId chunk, Bytes bytes, TierId tier) const;
+  std::vector<Relocation> find_hole(ChunkId chunk, Bytes bytes, TierId tier) const;
+  bool make_hole(ChunkId chunk, Bytes bytes, TierId tier, LinkId link);
   bool reclaimable(ChunkId chunk, TierId tier) const;
   void reclaim(TierId tier, Bytes bytes);
   bool reclaims(TierId tier) const;  // at least one copy

@@ -141,6 +141,7 @@ class Chunks {
   bool evictable(ChunkId chunk, TierId tier);
   void rank(ChunkId chunk, TierId tier, bool coldest);
   bool take(ChunkId chunk, TierId tier);
+  bool moves(TierId tier) const { return tier == 0 && arena_.has_value(); }
   bool has_hole(ChunkId chunk, TierId tier);
   // Empty: there is one already, or none can be made, or chunks of the tier do not move. `waiting`: how often ops that
   // wait pin each.
@@ -159,7 +160,6 @@ class Chunks {
 
  private:
   void rank_below(ChunkId chunk, bool coldest);
-  bool moves(TierId tier) const { return tier == 0 && arena_.has_value(); }
 
   const Program& program_;
   const MachineSpec& spec_;
@@ -1608,11 +1608,15 @@ void Naive::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming,
     return chunks_.leaving(tier) > 0 || chunks_.has_hole(first, tier) || !find_hole(first, tier).empty() ? 0 : 1;
   };
   if (lacking() == 0 || !asked_.insert({tier, prefetch}).second) return;
-  std::vector<ChunkId> victims;
-  const Residency memory = chunks_.mirror();
-  policy_.make_room({tier, lacking(), prefetch, incoming}, view(memory), victims);
-  for (const ChunkId chunk : victims) {
-    if (chunk < chunks_.count()) evict(chunk, tier, no_tier, rank);
+  for (bool again = true; again;) {
+    std::vector<ChunkId> victims;
+    const Residency memory = chunks_.mirror();
+    policy_.make_room({tier, lacking(), prefetch, incoming}, view(memory), victims);
+    const Bytes before = chunks_.free(tier);
+    for (const ChunkId chunk : victims) {
+      if (chunk < chunks_.count()) evict(chunk, tier, no_tier, rank);
+    }
+    again = !prefetch && chunks_.moves(tier) && chunks_.free(tier) > before && lacking() > 0;
   }
   if (prefetch || !layout_.fallback_eviction) return;
   for (const ChunkId chunk : std::vector<ChunkId>(chunks_.order(tier))) {

@@ -30,9 +30,9 @@ class FailingMachine final : public OtherMachine {
 
 class LiveProgram {
  public:
-  explicit LiveProgram(const MachineSpec& spec, ScriptedPolicy::Script script = {})
+  explicit LiveProgram(const MachineSpec& spec, ScriptedPolicy::Script script = {}, Layout layout = whole_tensors())
       : spec_(spec),
-        policy_(whole_tensors(), std::move(script)),
+        policy_(std::move(layout), std::move(script)),
         simulated_(spec_),
         machine(simulated_),
         engine(spec_, machine, policy_, nullptr) {}
@@ -82,6 +82,13 @@ Program one_op() {
 MachineSpec small(Bytes gpu, Bytes cpu) {
   MachineSpec spec = small_machine(gpu);
   spec.tiers[1].capacity = cpu;
+  return spec;
+}
+
+MachineSpec moving(Bytes gpu_units) {
+  MachineSpec spec = small(gpu_units * movable_unit, gpu_units * movable_unit);
+  spec.tiers[0].allocator = AllocatorKind::movable;
+  spec.tiers[0].bandwidth = byte_per_ns;
   return spec;
 }
 
@@ -264,6 +271,75 @@ TEST(EngineLiveTest, WaitingForContentIsNoComputing) {
   EXPECT_EQ(passed.stall_ns[StallCause::d2h], 100);
   EXPECT_EQ(passed.stall_ns[StallCause::h2d], 100);
   EXPECT_EQ(passed.compute_ns, 5);
+}
+
+// 128 units, one of them to spare: a has 30 in the middle, and leaves 68 below it and 30 above; x may have 40 of those.
+// Once the op that reads it runs a stays there: what the op makes, 80 units, has no hole then.
+TEST(EngineLiveTest, WhatAnOpWillMakeHasItsHoleBeforeTheOpStarts) {
+  constexpr Bytes unit = movable_unit;
+  struct Case {
+    bool known, crowded;
+    Bytes foretold;
+    bool fits;
+  };
+  for (const Case& is : {Case{false, false, 80, false}, Case{true, false, 80, true}, Case{true, true, 80, true},
+                         Case{true, false, 100, false}}) {
+    Trace trace;
+    const TensorId known_a = trace.add_tensor("a", 30 * unit, Role::activation, false);
+    const TensorId known_b = trace.add_tensor("b", is.foretold * unit, Role::activation, false);
+    add_op(trace, 10, {}, {known_a});
+    add_op(trace, 10, {known_a}, {known_b});
+    const Program profile{trace, {}};
+    LiveProgram program(moving(128));
+    const TensorId above = program.make(30 * unit), a = program.make(30 * unit);
+    const TensorId x = is.crowded ? program.make(40 * unit) : none;
+    program.engine.destroy(above, program.machine.now());
+    ASSERT_EQ(program.engine.memory().offset(a, 0), 68 * unit);
+    std::vector<TensorId> to_program(a + std::size_t{1}, none);
+    to_program[a] = known_a;
+    program.engine.set_profile(profile, {a, none}, to_program, program.machine.now());
+    program.engine.begin(is.known ? OpIndex{1} : none, std::vector<Use>{{a, true, false}}, program.machine.now());
+    EXPECT_EQ(program.engine.ready(), !is.crowded && is.foretold == 80) << "x leaves first, and 100 are never there";
+    EXPECT_NO_THROW(program.wait());
+    EXPECT_FALSE(is.crowded && program.engine.memory().resident(x, 0));
+    const TensorId b = program.create(80 * unit);
+    program.engine.allocate(b, program.machine.now());
+    EXPECT_EQ(program.engine.ready(), is.fits);
+    if (!is.fits) {
+      EXPECT_THROW(program.wait(), OutOfMemory);
+      program.engine.abandon(program.machine.now());
+    }
+    program.engine.end(program.machine.now());
+    EXPECT_EQ(program.engine.memory().offset(a, 0) == 68 * unit, !is.fits) << "it went out of the way";
+  }
+}
+
+// From above: 40 units free, d with 6, one pinned, eight small ones, 68 pinned, 5 free. The output needs 44, which are
+// free, and d can only leave to where six of the small ones were; each request gives up one.
+TEST(EngineLiveTest, APolicyIsAskedUntilThereIsAHole) {
+  constexpr Bytes unit = movable_unit;
+  Layout layout = whole_tensors();
+  layout.fallback_eviction = false;
+  LiveProgram program(moving(128), {}, layout);
+  const auto stored = [&program](Bytes units) {
+    const TensorId tensor = program.create(units * unit);
+    program.engine.stored(tensor, 1, program.machine.now());
+    program.run({{tensor, true, false}});
+    return tensor;
+  };
+  const TensorId above = program.make(40 * unit), d = stored(6), pin = program.make(unit);
+  program.engine.pin(pin);
+  std::vector<TensorId> small;
+  for (int i = 0; i < 8; ++i) small.push_back(stored(1));
+  program.engine.pin(program.make(68 * unit));
+  program.run({{d, true, false}});
+  program.engine.destroy(above, program.machine.now());
+  const TensorId output = program.create(44 * unit);
+  program.begin({{output, false, true}});
+  EXPECT_TRUE(program.engine.ready());
+  for (std::size_t i = 0; i < small.size(); ++i) EXPECT_EQ(program.engine.memory().resident(small[i], 0), i >= 6) << i;
+  EXPECT_TRUE(program.engine.memory().resident(d, 0));
+  EXPECT_EQ(program.engine.counters().tiers[0].holes, 1u);
 }
 
 // An update on the CPU waits for the op that has its tensor, and for no other.

@@ -178,8 +178,9 @@ void DeviceLanes::move(const std::byte* from, std::byte* to, Bytes bytes, LinkId
   const MemoryAccess accesses[] = {{from, bytes, false}, {to, bytes, true}};
   TENCACHE_ORDER_SITE("wait", order_.before(line->line, accesses));
   line->copies->move(from, to, bytes);
-  TENCACHE_ORDER_SITE("table", order_.after(line->line, accesses));
+  const Ticket moved = TENCACHE_ORDER_SITE("table", order_.after(line->line, accesses));
   order_.mark(line->line);  // who waits for it waits for none of the ops behind it
+  if (op_over_ && line != &moves_ && link == no_link) moved_ = moved;
 }
 
 // ---- Ops ------------------------------------------------------------------------------------------------------------
@@ -225,7 +226,10 @@ void DeviceLanes::after_op(DeviceStream stream, std::span<const MemoryAccess> ac
             .op = op.op,
             .duration_ns = op.duration_ns,
             .given_ns = lanes_.now()};
-  if (op_over_) work.waits = std::exchange(waits_, {});
+  if (op_over_) {
+    work.waits = std::exchange(waits_, {});
+    if (moved_) work.waits.push_back(*std::exchange(moved_, std::nullopt));
+  }
   program.works.push_back(std::move(work));
   ++launched_;
   launched_ns_ += op.duration_ns;

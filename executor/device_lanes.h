@@ -5,8 +5,9 @@
 // A copy is *offered* until it is handed over to its stream, which is while fewer than RunAhead::copies are not over
 // there, or less data than flows in RunAhead::copies_ns. Until then it can be cancelled. Handed over it completes for
 // the engine, and waits on the device for works that touched the same bytes (device_order.h). A move goes to the stream
-// of the copy that needs the place, or to that of the program if it has one only, else to one of its own. When it was
-// over is observed later, by `poll`: the times that are told are those of the host, which looks now and then.
+// of the copy that needs the place, or to that of the program if it has one only, else to one of its own. An op behind
+// one on its own stream is observed to have waited for its lane. When it was over is observed later, by `poll`: the
+// times that are told are those of the host, which looks now and then.
 //
 // An op is given to its stream by its caller, between `before_op` and `after_op`. The window (`await_window`) is open
 // while fewer than RunAhead::ops ops are not over, and, while a copy is handed over and not over, the durations of
@@ -170,6 +171,7 @@ class DeviceLanes {
   std::size_t launched_ TENCACHE_GUARDED_BY(mutex_) = 0;  // ops that are not over
   Nanoseconds launched_ns_ TENCACHE_GUARDED_BY(mutex_) = 0;
   std::vector<Ticket> waits_ TENCACHE_GUARDED_BY(mutex_);           // of the op between `before_op` and `after_op`
+  std::optional<Ticket> moved_ TENCACHE_GUARDED_BY(mutex_);         // on its own stream: the last move before it
   std::vector<MemoryAccess> accesses_ TENCACHE_GUARDED_BY(mutex_);  // memory for hand_over
   std::vector<DeviceCopy> pieces_ TENCACHE_GUARDED_BY(mutex_);
   std::string failure_ TENCACHE_GUARDED_BY(mutex_);

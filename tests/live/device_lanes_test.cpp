@@ -25,9 +25,32 @@ class NoBodies final : public OpBodies {
   void run(std::uint8_t, OpIndex, std::span<const Use>, HostMachine&) override {}
 };
 
+// Ops that write their tensors, on the stream that the machine is told.
+class Kernels final : public OpBodies {
+ public:
+  explicit Kernels(RulesDriver& driver) : driver_(driver) {}
+  void run(std::uint8_t, OpIndex, std::span<const Use>, HostMachine&) override {}
+  std::optional<DeviceStream> stream() override { return DeviceStream{}; }
+  void launch(OpIndex, std::span<const Use> uses, HostMachine& machine) override {
+    CUcontext context = nullptr;  // the machine's device has it, too
+    driver_.table().cuDevicePrimaryCtxRetain(&context, 0);
+    driver_.table().cuCtxSetCurrent(context);
+    driver_.table().cuDevicePrimaryCtxRelease(0);
+    rules::DeviceJob job;
+    job.run = [] {};
+    const RulesDriver::ProgramAccess access{reinterpret_cast<CUdeviceptr>(machine.address(uses[0].tensor)),
+                                            machine.bytes(uses[0].tensor), true};
+    EXPECT_EQ(driver_.launch(nullptr, std::move(job), {&access, 1}), CUDA_SUCCESS);
+  }
+
+ private:
+  RulesDriver& driver_;
+};
+
 class DeviceLanesTest : public testing::Test {
  protected:
-  void open(const CudaDriver& table, std::uint32_t copies = 2) {
+  void open(const CudaDriver& table, std::uint32_t copies = 2) { open(table, bodies_, copies); }
+  void open(const CudaDriver& table, OpBodies& bodies, std::uint32_t copies = 2) {
     MachineSpec spec;
     spec.name = "test";
     spec.tiers = {{"gpu", TierKind::gpu, 16 * page, movable_unit, {}}, {"cpu", TierKind::cpu, 4 * page, page, {}}};
@@ -37,7 +60,7 @@ class DeviceLanesTest : public testing::Test {
     HostMachineOptions options;
     options.accelerator = std::make_shared<CudaDevice>(table, 0);
     options.addressed = {true, false};
-    machine_ = std::make_unique<HostMachine>(spec, bodies_, options);
+    machine_ = std::make_unique<HostMachine>(spec, bodies, options);
     EXPECT_EQ(machine_->completes(), Completes::ordered);
   }
   // In both tiers, at that page of the GPU's.
@@ -167,6 +190,29 @@ TEST_F(DeviceLanesTest, AnOpWhoseTensorsAreThereCostsNoCall) {
     machine_->after_op(nullptr, {&use, 1}, 0);
   }
   EXPECT_EQ(driver_.counts().calls, calls);
+  end();
+}
+
+// The engine calls that memory.
+TEST_F(DeviceLanesTest, AnOpBehindAMoveIsSeenToWaitForItsOwnLane) {
+  Kernels kernels(driver_);
+  open(driver_.table(), kernels);
+  create(0, page, 0);
+  const Use use{0, false, true};
+  const auto run = [&] {
+    machine_->execute({.lane = gpu_lane, .op = 0, .idle = false, .duration_ns = 0, .uses = {&use, 1}}, 0);
+    Completion completion;
+    while (machine_->wait(completion) && completion.status != CompletionStatus::observed) {
+    }
+    return completion;
+  };
+  EXPECT_EQ(run().waited_until_ns, 0);
+  machine_->move({.tensor = 0, .chunk = 0, .bytes = page, .from = {gpu, 0}, .to = {gpu, 8 * page}});
+  const Completion behind = run();
+  EXPECT_EQ(behind.waited_for, gpu_lane);
+  EXPECT_GT(behind.waited_until_ns, 0);
+  EXPECT_EQ(run().waited_until_ns, 0);
+  EXPECT_EQ(driver_.violation(), "");
   end();
 }
 

@@ -4,10 +4,12 @@
 The pairs are those of bench/policy_grid.py: traces, machines and GPU memories. Under each policy of --policies a
 pair is simulated in chunks (`--gpu-allocator exact`, pages from anywhere), the same with whole tensors, and with
 `--gpu-allocator movable` (whole tensors in one range, others are moved to make holes). Each pair under a policy is
-a line of the output file; what is there already is not run again. With --every N only each N-th pair is run, which
-is said in the report (--report, as Markdown). Simulated figures: they do not depend on this computer, but a run
-that takes longer than --timeout is left out and counted. Places hardly ever recur, so a movable run has no steady
-state: it takes --iterations, of which the second half counts (docs/engine.md, "Steady state")."""
+a line of the output file; what is there already is not run again, and where only a part of a line is missing, that
+part is run. Pairs are run by policy, then by memory, the trace with the fewest ops first. With --every N only each
+N-th pair is run, with --seconds no line begins later; the report (--report, as Markdown) says for how many pairs it
+is. Simulated figures: they do not depend on this computer, but a run that takes longer than --timeout is left out and
+counted. Places hardly ever recur, so a movable run has no steady state: it takes --iterations, of which the second
+half counts (docs/engine.md, "Steady state")."""
 import argparse
 import json
 import os
@@ -15,6 +17,7 @@ import re
 import statistics
 import subprocess
 import textwrap
+import time
 
 import policy_grid
 
@@ -27,6 +30,7 @@ POLICIES = {  # moved in chunks by default, or by these options
     "zero-offload": {"overflow": "evict"},
 }
 WHOLE = {"chunk": "1TB"}
+PARTS = {"chunks": ("exact",), "whole": ("exact", True), "movable": ("movable",)}  # arguments of replay()
 LARGE = 1 / 8  # of the GPU's memory: a tensor above it may not be worth moving as a whole
 LOSS = 1.05
 
@@ -146,6 +150,7 @@ def main():
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th pair")
     parser.add_argument("--iterations", type=int, default=8, help="of a movable run (default: %(default)s)")
     parser.add_argument("--timeout", type=int, default=600, help="seconds of a simulation (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1e9, help="after which no line begins (default: none)")
     parser.add_argument("--report", help="write the report to this file")
     arguments = parser.parse_args()
     traces = policy_grid.make_traces(arguments, policy_grid.MODELS)
@@ -153,24 +158,25 @@ def main():
                for name, path in traces.items()}
     largest = {name: largest_tensor(path) for name, path in traces.items()}
     rows = policy_grid.read_rows(arguments.rows)
-    done = {(row["policy"], *pair_of(row)) for row in rows}
-    pairs = [(name, machine, fraction) for fraction in policy_grid.FRACTIONS for name in traces
+    known = {(row["policy"], *pair_of(row)): row for row in rows}
+    by_ops = sorted(traces, key=lambda name: demands[name]["ops"]["count"])
+    pairs = [(name, machine, fraction) for fraction in policy_grid.FRACTIONS for name in by_ops
              for machine in policy_grid.MACHINES]
     os.makedirs(os.path.dirname(arguments.rows) or ".", exist_ok=True)
-    with open(arguments.rows, "a") as file:
-        for policy in arguments.policies.split(","):
-            for name, machine, fraction in pairs[::arguments.every]:
-                if arguments.only not in name or (policy, name, machine, fraction) in done:
-                    continue
-                row = {"policy": policy, "trace": name, "machine": machine, "fraction": fraction,
-                       "file": traces[name], "gpu_bytes": int(demands[name]["peak_demand"]["bytes"] * fraction),
-                       "largest_tensor": largest[name]}
-                row["chunks"] = replay(arguments, row, "exact")
-                row["whole"] = replay(arguments, row, "exact", whole=True)
-                row["movable"] = replay(arguments, row, "movable")
-                rows.append(row)
+    until = time.monotonic() + arguments.seconds
+    for policy in arguments.policies.split(","):
+        for name, machine, fraction in pairs[::arguments.every]:
+            row = known.setdefault((policy, name, machine, fraction), {})
+            if arguments.only not in name or PARTS.keys() <= row.keys() or time.monotonic() > until:
+                continue
+            row.update({"policy": policy, "trace": name, "machine": machine, "fraction": fraction,
+                        "file": traces[name], "gpu_bytes": int(demands[name]["peak_demand"]["bytes"] * fraction),
+                        "largest_tensor": largest[name]})
+            for part in PARTS.keys() - row.keys():
+                row[part] = replay(arguments, row, *PARTS[part])
+            with open(arguments.rows, "a") as file:
                 file.write(json.dumps(row) + "\n")
-                file.flush()
+    rows = [row for row in known.values() if PARTS.keys() <= row.keys()]
     text = report(rows, len(pairs))
     if arguments.report:
         with open(arguments.report, "w") as file:

@@ -38,6 +38,8 @@ class GpuDay(unittest.TestCase):
         self.assertEqual(done.returncode, expected, done.stdout)
         with open(os.path.join(out, f"answers-{part}.json"), encoding="utf-8") as file:
             answers = json.load(file)
+        self.assertGreater(answers["took_seconds"], 0)
+        print(done.stdout.splitlines()[-1])
         with tarfile.open(os.path.join(out, f"logs-{part}.tar.gz")) as tar:
             self.assertTrue(tar.getnames())
         self.assertLessEqual(len(os.listdir(out)), 8)
@@ -46,6 +48,7 @@ class GpuDay(unittest.TestCase):
     def test_what_is_packed_can_be_carried(self):
         self.assertEqual(self.said.returncode, 0, self.said.stdout)
         self.assertRegex(self.said.stdout, r"packed into .*: \d+ MiB")
+        print(self.said.stdout.strip())
 
     def test_part_a_of_what_was_packed_becomes_a_machine_file(self):
         out, answers, steps = self.part("a", "--small", "--programs", self.packed)

@@ -20,7 +20,8 @@ import torch  # noqa: E402
 import tencache  # noqa: E402
 
 DEVICE = "cpu" if sys.argv[1:] == ["--device", "cpu"] else "cuda"
-MEMORY = "176MiB"  # of some 200, with cuBLAS's workspaces
+WIDTH = 1024 if DEVICE == "cuda" else 256
+MEMORY = "176MiB" if DEVICE == "cuda" else "8MiB"  # less than a step's, with cuBLAS's workspaces
 try:
     import triton
     import triton.language as tl
@@ -40,7 +41,8 @@ def needs_gpu(case):
 
 def network():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 1024)).to(DEVICE)
+    return torch.nn.Sequential(torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.ReLU(),
+                               torch.nn.Linear(4 * WIDTH, WIDTH)).to(DEVICE)
 
 
 def digest(tensors):
@@ -55,7 +57,7 @@ def train(forward=None, wrap=lambda net: net, scaler=None):
     model, optimizer = wrap(net), torch.optim.AdamW(net.parameters(), lr=1e-3)
     for step in range(4):
         torch.manual_seed(step)
-        x = torch.randn(64, 1024, device=DEVICE)
+        x = torch.randn(64, WIDTH, device=DEVICE)
         loss = (forward or (lambda model, x: model(x)))(model, x).float().square().mean()
         (scaler.scale(loss) if scaler else loss).backward()
         if scaler:

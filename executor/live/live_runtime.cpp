@@ -559,6 +559,12 @@ void LiveRuntime::keep(std::span<const TensorId> tensors) {
 void LiveRuntime::unkeep(std::span<const TensorId> tensors) {
   const MutexLock lock(feed_.mutex);
   if (feed_.failure() != nullptr) return;
+  gate_.end_lingering();  // what allocated them comes before what others did to them since
+  try {
+    if (!ordered_) TENCACHE_ORDER_SITE("wait", device_.await_everything());  // they may leave at once
+  } catch (...) {
+    return feed_.fail(std::current_exception());
+  }
   for (const TensorId tensor : tensors) {
     if (!tensors_.let_go(tensor)) continue;
     if (ordered_) TENCACHE_ORDER_SITE("table", feed_.machine().after_any_use(tensor));  // ops that did not say so

@@ -171,10 +171,23 @@ class Program {
     TensorId tensor = none;
     std::uint64_t version = 0;               // 0: nothing was written yet
     std::array<std::uint64_t, 2> used = {};  // by stream: its last kernel that did
+    bool kept = false;                       // it stays until an op uses it
   };
+
+  // A kernel that no op announces was the last to need it where it lies.
+  void unkeep(LiveRuntime& runtime, std::size_t slot) {
+    if (!std::exchange(slots_[slot].kept, false)) return;
+    launch(runtime, {}, {slot});
+    runtime.unkeep({&slots_[slot].tensor, 1});
+  }
 
   // A workspace that a library keeps, on a stream; later it does not, and then lets go of it.
   void let_go_of_kept(LiveRuntime& runtime) {
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+      if (!slots_[slot].kept || !random_.one_in(3)) continue;
+      stream_ = announced_[1] ? any_stream() : 0;
+      unkeep(runtime, slot);
+    }
     if (kept_.tensor == none || !random_.one_in(4)) return;
     if (kept_.let_go) {
       runtime.release(std::exchange(kept_, {}).tensor);
@@ -193,9 +206,10 @@ class Program {
     }
   }
 
-  void make(LiveRuntime& runtime, std::size_t slot, bool inside) {
-    slots_[slot] = {runtime.allocate(script_.bytes[slot], inside).tensor, 0, {}};
+  void make(LiveRuntime& runtime, std::size_t slot, bool inside, bool kept = false) {
+    slots_[slot] = {.tensor = runtime.allocate(script_.bytes[slot], inside, kept).tensor, .kept = kept};
   }
+  std::size_t any_stream() { return one_stream_ ? 0 : random_.below(2); }
 
   // The program's own order between its streams: who uses a tensor comes after who used it on the other one.
   void follow(const Slot& slot) {
@@ -273,7 +287,7 @@ class Program {
         break;
       case Action::Kind::fill:
         for (const std::size_t slot : action.births) {
-          make(runtime, slot, false);
+          make(runtime, slot, false, random_.one_in(2));
           launch(runtime, {}, {slot});
         }
         break;
@@ -295,7 +309,7 @@ class Program {
         break;
     }
     if (!action.deaths.empty()) take_back(runtime);
-    for (const std::size_t slot : action.deaths) runtime.release(std::exchange(slots_[slot].tensor, none));
+    for (const std::size_t slot : action.deaths) runtime.release(std::exchange(slots_[slot], {}).tensor);
   }
 
   void play_op(LiveRuntime& runtime, const Action& action) {
@@ -305,9 +319,13 @@ class Program {
       const auto found = std::ranges::find(uses, slots_[slot].tensor, &Use::tensor);
       (found != uses.end() ? *found : uses.emplace_back(Use{slots_[slot].tensor, false, false})).write = true;
     }
+    for (const std::vector<std::size_t>& used : {action.reads, action.writes}) {
+      for (const std::size_t slot : used) unkeep(runtime, slot);
+    }
     const bool uses_let_go = kept_.let_go && kept_.stream == stream_ && random_.one_in(2);
     if (uses_let_go) uses.push_back({kept_.tensor, false, true});
     runtime.begin_op("op", uses);
+    announced_[stream_] = true;
     ++run_.ops;
     try {
       std::vector<std::span<std::byte>> workspaces;
@@ -356,6 +374,7 @@ class Program {
   }
   void take_back(LiveRuntime& runtime) {
     for (const auto& [slot, use] : std::exchange(lent_, {})) {
+      stream_ = any_stream();
       if (slots_[slot].tensor == use.tensor) launch(runtime, {}, {slot});
       if (runtime.machine().completes() == Completes::over) fence();
       runtime.take_back({&use, 1}, true);
@@ -398,6 +417,7 @@ class Program {
   std::size_t stream_ = 0;              // the current one
   std::uint64_t two_streams_from_ = 0;  // steps
   bool one_stream_ = false;
+  std::array<bool, 2> announced_ = {};          // streams that ops were on
   std::uint64_t given_ = 0, done_ = 0;          // kernels of announced ops
   std::array<std::uint64_t, 2> launched_ = {};  // kernels, by stream
   std::array<std::uint64_t, 2> over_ = {};      // of them those that were waited for

@@ -83,7 +83,8 @@ void override_allocator(MachineSpec& machine, const std::string& option, const s
   }
   const auto set = [&](Tier& tier) {
     tier.allocator = *kind;
-    if (*kind == AllocatorKind::movable) tier.granularity = movable_unit;  // pages are for what is mapped chunk by chunk
+    if (*kind == AllocatorKind::movable)
+      tier.granularity = movable_unit;  // pages are for what is mapped chunk by chunk
   };
   set(machine.tiers.front());
   for (MachineSpec& rank : machine.other_ranks) set(rank.tiers.front());

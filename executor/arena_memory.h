@@ -68,7 +68,7 @@ class ArenaMemory final : public TierMemory {
   std::unique_ptr<CopyEngine> mover_;
   ExtentAllocator used_;
   Ranges ranges_;
-  std::vector<TensorId> left_;           // each once
+  std::vector<TensorId> left_;            // each once
   std::vector<std::uint8_t> among_left_;  // by tensor
   std::atomic<bool> any_left_ = false;
   ChunkMemoryStatistics statistics_;

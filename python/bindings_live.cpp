@@ -108,7 +108,8 @@ void bind_live(py::module_& module) {
            py::arg("setting"), py::kw_only(), py::arg("pace"), py::arg("sleep"), py::arg("fence"), py::arg("timeline"),
            py::arg("predicted"), py::arg("stream") = 0,
            "`sleep`: the program may sleep (executor/live/live_sleep.h). `fence`: the address of a C function that "
-           "waits for the GPU and returns NULL, or why that failed, and `stream` of one that returns the calling thread's "
+           "waits for the GPU and returns NULL, or why that failed, and `stream` of one that returns the calling "
+           "thread's "
            "stream there; 0 without one.")
       .def_property_readonly(
           "abi", [](LiveRun& run) { return reinterpret_cast<std::uintptr_t>(&run.runtime().abi()); },

@@ -176,7 +176,8 @@ void OpRunner::take_outputs(TierId tier, ActiveOp& op) {
   }
 }
 
-// Once the op runs its tensors, which are all there, stay where they are: whether they leave so many bytes between them.
+// Once the op runs its tensors, which are all there, stay where they are: whether they leave so many bytes between
+// them.
 bool OpRunner::leaves(TierId tier, const ActiveOp& op, Bytes bytes) const {
   std::vector<std::pair<std::uint64_t, Bytes>> fixed = {{state_.memory.capacity(tier), 0}};
   for (const Use& use : op.uses) {

@@ -51,8 +51,8 @@ struct tencache_live {
   // 1: a tensor may lie elsewhere in each op that uses it, unless it is exposed, pinned, lent or kept; 0: never. On an
   // accelerator others may lie at its old address then: see `take_left`.
   uint32_t moves;
-  uint64_t group_bytes;     // what one op on lists of tensors takes at most at a time (a share of the GPU tier)
-  uint64_t task_bytes;      // what one task may use at most, wherever it runs
+  uint64_t group_bytes;  // what one op on lists of tensors takes at most at a time (a share of the GPU tier)
+  uint64_t task_bytes;   // what one task may use at most, wherever it runs
   void* runtime;
 
   // The number of an op's name, for `begin_op`: the same for the same name, as long as the runtime.

@@ -79,7 +79,8 @@ class DeviceLanesTest : public testing::Test {
     return machine_->submit(command, tag);
   }
   // A kernel of the program that writes the tensor.
-  void write(TensorId tensor, CUstream stream = nullptr, const std::function<void()>& body = [] {}) {
+  void write(
+      TensorId tensor, CUstream stream = nullptr, const std::function<void()>& body = [] {}) {
     const Use use{tensor, false, true};
     machine_->use_stream(stream);
     machine_->before_op(stream, {&use, 1});

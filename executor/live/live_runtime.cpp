@@ -98,8 +98,9 @@ LiveRuntime::~LiveRuntime() {
     } catch (...) {  // said before, by the call that failed; or tasks for which there is no room
     }
     try {
-      // Moves for an op that never began are on the program's stream, and no fence knows of them. Other works were
-      // waited for when the tensors that they use went.
+      // Kernels that no op announced may go on with what was let go of. Moves for an op that never began are on the
+      // program's stream, and no fence knows of them.
+      TENCACHE_ORDER_SITE("wait", device_.await_everything());
       if (ordered_) TENCACHE_ORDER_SITE("wait", feed_.machine().await_streams());
     } catch (...) {  // nothing runs any more
     }

@@ -24,17 +24,21 @@ Line DeviceOrder::open(DeviceStream stream) {
   return line;
 }
 
-void DeviceOrder::collect(Line line, std::span<const MemoryAccess> accesses) {
+void DeviceOrder::collect(Line line, std::span<const MemoryAccess> accesses, std::span<const Line> but) {
+  found_.clear();
+  for (const MemoryAccess& access : accesses) bytes_.before(extent_of(access), access.write, line, found_);
   needed_.clear();
-  for (const MemoryAccess& access : accesses) bytes_.before(extent_of(access), access.write, line, needed_);
-  clocks_.reduce(line, needed_);
+  for (const Ticket ticket : found_) {
+    if (std::ranges::find(but, ticket.line) == but.end()) needed_.add(ticket);
+  }
+  clocks_.reduce(line, needed_);  // after that: what only those imply that nobody waits for has to be waited for
 }
 
 void DeviceOrder::before(Line line, std::span<const MemoryAccess> accesses, std::span<const Line> but,
                          std::vector<Ticket>* put) {
-  collect(line, accesses);
+  collect(line, accesses, but);
   for (const Ticket ticket : needed_) {
-    if (std::ranges::find(but, ticket.line) != but.end() || clocks_.implied(line, ticket)) continue;
+    if (clocks_.implied(line, ticket)) continue;
     follow(line, ticket);
     if (put != nullptr) put->push_back(ticket);
   }
@@ -58,7 +62,7 @@ Ticket DeviceOrder::after(Line line, std::span<const MemoryAccess> accesses) {
 }
 
 std::vector<SharedMark> DeviceOrder::before_host(std::span<const MemoryAccess> accesses) {
-  collect(host_, accesses);
+  collect(host_, accesses, {});
   std::vector<SharedMark> marks;
   for (const Ticket ticket : needed_) marks.push_back(mark_behind(ticket));
   return marks;

@@ -98,7 +98,7 @@ class DeviceOrder {
     std::deque<SharedMark> marks = {};  // not over as far as is known, ascending
   };
 
-  void collect(Line line, std::span<const MemoryAccess> accesses);
+  void collect(Line line, std::span<const MemoryAccess> accesses, std::span<const Line> but);
   void drop_passed(Line line);
 
   std::shared_ptr<DeviceStreams> streams_;
@@ -106,7 +106,7 @@ class DeviceOrder {
   LineClocks clocks_;
   Line host_;                     // of all threads of the host: it is given no work
   std::vector<LineState> lines_;  // by line
-  Waits needed_;                  // memory for `before`
+  Waits found_, needed_;          // memory for `before`
   std::uint64_t waits_ = 0;
 };
 

@@ -97,11 +97,14 @@ LiveRuntime::~LiveRuntime() {
       labels_.label();
     } catch (...) {  // said before, by the call that failed; or tasks for which there is no room
     }
+    // Kernels that no op announced may go on with what was let go of. Moves for an op that never began are on the
+    // program's stream, and no fence knows of them.
+    const auto await_all = [this]() TENCACHE_REQUIRES(feed_.mutex) {
+      device_.await_everything();
+      if (ordered_) feed_.machine().await_streams();
+    };
     try {
-      // Kernels that no op announced may go on with what was let go of. Moves for an op that never began are on the
-      // program's stream, and no fence knows of them.
-      TENCACHE_ORDER_SITE("wait", device_.await_everything());
-      if (ordered_) TENCACHE_ORDER_SITE("wait", feed_.machine().await_streams());
+      TENCACHE_ORDER_SITE("wait", await_all());
     } catch (...) {  // nothing runs any more
     }
     streams_.forget_times();

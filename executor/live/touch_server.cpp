@@ -90,6 +90,7 @@ void TouchServer::pin(MutexLock& lock, TensorId tensor) {
 
 // Code that is no op may use it on any stream, or on the host.
 void TouchServer::await_use(const Use& use) {
+  feed_.assert_held();
   HostMachine& machine = feed_.machine();
   if (machine.completes() != Completes::ordered) return;
   feed_.tell([&](Engine&) { TENCACHE_ORDER_SITE("wait", machine.await_uses({&use, 1})); });

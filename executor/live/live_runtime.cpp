@@ -565,6 +565,7 @@ void LiveRuntime::unkeep(std::span<const TensorId> tensors) {
   if (feed_.failure() != nullptr) return;
   gate_.end_lingering();  // what allocated them comes before what others did to them since
   try {
+    // Equivalent: in the first 1,000 random programs (seed 1534 of driver_seeds is one where it is not).
     if (!ordered_) TENCACHE_ORDER_SITE("wait", device_.await_everything());  // they may leave at once
   } catch (...) {
     return feed_.fail(std::current_exception());

@@ -1,5 +1,6 @@
 // Caches of rows against the naive ones of naive_rows.h, on seeded random ids through their files.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <random>
@@ -42,7 +43,7 @@ Case random_case(std::uint64_t seed) {
 }
 
 RowIds through_a_file(const Case& one) {
-  const std::string path = testing::TempDir() + "rows_test.ids.zst";
+  const std::string path = testing::TempDir() + "rows_test_" + std::to_string(::getpid()) + ".ids.zst";
   RowIdWriter writer(path, one.tables, one.batches.size());
   for (const std::vector<Row>& batch : one.batches) {
     std::uint64_t first = 0;

@@ -1,6 +1,7 @@
 // Embedding caches: files of ids, the generator, and published figures that follow from rules and sizes alone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -51,7 +52,7 @@ class Rows : public testing::Test {
   }
 
  private:
-  std::string folder_ = testing::TempDir() + "rows_exact_test";
+  std::string folder_ = testing::TempDir() + "rows_exact_test_" + std::to_string(::getpid());
 };
 
 constexpr const char* two_tables =

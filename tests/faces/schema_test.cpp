@@ -1,5 +1,6 @@
 // The JSON Schemas of inputs (docs/schemas) and of answers (made from their descriptions) against what TenCache writes and
 // ships, and against what they must refuse. Validated by Python's jsonschema; skipped where that is not installed.
+#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
 #include <cstdlib>
@@ -28,7 +29,8 @@ constexpr int jsonschema_is_missing = 77;
 
 // A line for each document: "valid" or why not. Nothing where Python or its package is missing.
 std::vector<std::string> validate(const std::string& schema, const std::vector<Json>& documents) {
-  const fs::path folder = fs::path(::testing::TempDir()) / ("tencache_schema_test_" + schema);
+  const fs::path folder =
+      fs::path(::testing::TempDir()) / ("tencache_schema_test_" + schema + "_" + std::to_string(::getpid()));
   fs::create_directories(folder);
   {
     std::ofstream file(folder / "documents");

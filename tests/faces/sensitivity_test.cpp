@@ -1,7 +1,10 @@
 // Time against a figure of the machine, on a trace whose times are formulas.
 #include "studies/sensitivity.h"
 
+#include <unistd.h>
+
 #include <cmath>
+#include <filesystem>
 
 #include "answers/line_chart.h"
 #include "core/error.h"
@@ -273,9 +276,10 @@ TEST(LineChart, DrawsPointsOnItsAxes) {
 class SensitivityCommand : public ::testing::Test {
  protected:
   SensitivityCommand() {
-    trace_ = ::testing::TempDir() + "/sensitivity.trace.jsonl";
+    trace_ = ::testing::TempDir() + "/sensitivity_" + std::to_string(::getpid()) + ".trace.jsonl";
     write_trace(cycle(), trace_);
   }
+  ~SensitivityCommand() override { std::filesystem::remove(trace_); }
   std::vector<std::string> words(const std::string& over, std::vector<std::string> more = {}) const {
     std::vector<std::string> words = {"sensitivity", trace_, "-m",  "small-host", "--gpu-memory",
                                       "32MiB",       "-p",   "lru", "--over",     over};

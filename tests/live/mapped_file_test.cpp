@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <filesystem>
@@ -22,7 +23,8 @@ void write_file(const std::string& path, char fill) { std::ofstream(path) << std
 // A file of four pages, and the last three of them mapped.
 class Mapped {
  public:
-  explicit Mapped(int flags = MAP_PRIVATE) : path_(testing::TempDir() + "mapped_file_test") {
+  explicit Mapped(int flags = MAP_PRIVATE)
+      : path_(testing::TempDir() + "mapped_file_test_" + std::to_string(::getpid())) {
     write_file(path_, 'a');
     const FileDescriptor file(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
     at_ = static_cast<char*>(::mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, flags, file.get(), page));

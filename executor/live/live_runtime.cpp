@@ -384,7 +384,9 @@ LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op, bool kep
       return storage;
     }
   }
-  gate_.enter();
+  // Where there is room within an op, nothing waits, and unless it is recorded nobody asks when.
+  const bool timed = !inside_op || follower_.recording() || feed_.engine().memory().free(0) < bytes;
+  gate_.enter(timed);
   TensorId tensor = none;
   if (inside_op) {
     tensor = allocate_in_op(lock, bytes);

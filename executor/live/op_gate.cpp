@@ -46,10 +46,10 @@ void OpGate::give() {
   feed_.wake();
 }
 
-void OpGate::enter() {
+void OpGate::enter(bool anew) {
   feed_.assert_held();
   if (asleep_) wake_();
-  feed_.new_moment();
+  if (anew) feed_.new_moment();
   if (holds_any()) let_go();
   end_lingering();
   accept_returned();

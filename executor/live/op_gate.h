@@ -70,7 +70,8 @@ class OpGate {
   };
 
   // First thing of every call: wakes who sleeps, lets go of what was touched, ends the op that lingers, hears of frees.
-  void enter();
+  // Not `anew`: the call's time is that of the op that runs, for which nobody looks at the clock.
+  void enter(bool anew = true);
   // `uses`: all that there is, in the GPU tier. False where nothing can be done for those that it waits for.
   bool fall_asleep(MutexLock& lock, std::span<const Use> uses);
   bool asleep() const { return asleep_; }

@@ -167,18 +167,26 @@ void Foreknowledge::gone_from_memory(ChunkId chunk, const View& view) {
 // ---- Where every chunk stands ---------------------------------------------------------------------------------------
 
 void Foreknowledge::refresh_all(TensorId tensor, const View& view) {
+  const TensorId id = listed_as(tensor, view);
   const ChunkId begin = view.memory.first_chunk(tensor);
   for (ChunkId chunk = begin; chunk < begin + view.memory.chunk_count(tensor); ++chunk) {
-    for (TierId tier = 0; tier < shelves.size(); ++tier) refresh(chunk, tier, view);
+    refresh(chunk, 0, id, view);
+    if (ways.cpu != no_tier) refresh(chunk, ways.cpu, id, view);
   }
 }
 
 void Foreknowledge::refresh(ChunkId chunk, TierId tier, const View& view) {
-  const TensorId tensor = view.memory.tensor_of(chunk);
-  const TensorId id = view.program_tensor(tensor);
+  if (tier == 0 || tier == ways.cpu) refresh(chunk, tier, listed_as(view.memory.tensor_of(chunk), view), view);
+}
+
+// The program's tensor, if chunks may be on a shelf; none: they are not.
+TensorId Foreknowledge::listed_as(TensorId tensor, const View& view) const {
+  return view.dead(tensor) ? none : view.program_tensor(tensor);
+}
+
+void Foreknowledge::refresh(ChunkId chunk, TierId tier, TensorId id, const View& view) {
   Shelf& shelf = shelves[tier];
-  if (id == none || (tier != 0 && tier != ways.cpu) || !view.memory.evictable(chunk, tier) || view.dead(tensor) ||
-      flights.leaving(chunk, tier)) {
+  if (id == none || !view.memory.evictable(chunk, tier) || flights.leaving(chunk, tier)) {
     shelf.take(chunk);
     return;
   }

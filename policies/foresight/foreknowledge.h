@@ -26,7 +26,7 @@ class Foreknowledge {
   void refused(ChunkId chunk, const View& view);
   void forget(TensorId tensor, const View& view);  // its content is gone; an id of the memory
 
-  // Puts the chunk on the shelf where it now belongs.
+  // Puts the chunk on the shelf where it now belongs; tiers other than the GPU's and CPU memory have none.
   void refresh(ChunkId chunk, TierId tier, const View& view);
   // The GPU drops a chunk that the op needs: it is to be fetched again.
   void dropped(ChunkId chunk, OpIndex needed_by, const View& view);
@@ -54,6 +54,8 @@ class Foreknowledge {
 
   NeededAt needed_from(TensorId tensor, OpIndex op, const View& view) const;
   void refresh_all(TensorId tensor, const View& view);
+  TensorId listed_as(TensorId tensor, const View& view) const;
+  void refresh(ChunkId chunk, TierId tier, TensorId id, const View& view);
   Shelf::Kind kind_on_gpu(ChunkId chunk, TensorId id, const View& view) const;
   void absent(ChunkId chunk, OpPlace place, const View& view);
   void gone_from_memory(ChunkId chunk, const View& view);

@@ -24,7 +24,8 @@ void Shelf::put(ChunkId chunk, Kind kind, std::uint32_t op, Bytes bytes) {
   if (entry.kind != off) {
     (entry.previous == none ? heads_[entry.kind][entry.op] : entries_[entry.previous].next) = entry.next;
     if (entry.next != none) entries_[entry.next].previous = entry.previous;
-    if (entry.op != never() && heads_[entry.kind][entry.op] == none) ops_[entry.kind].erase(entry.op);
+    const bool last = entry.previous == none && entry.next == none;
+    if (last && entry.op != never()) ops_[entry.kind].erase(entry.op);
     add(entry, -1);
   }
   entry.kind = kind;

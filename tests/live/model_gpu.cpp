@@ -163,6 +163,7 @@ Json breakdown(const PlayedStep& step, const Record& record, Line program) {
   return {
       {"step_ns", step_ns},
       {"host_ns", step.host_ns},
+      {"runtime_cpu_ns", step.runtime_cpu_ns == 0 ? Json(nullptr) : Json(step.runtime_cpu_ns)},
       {"kernels_ns", computes},
       {"launch_and_wake_ns", length(device) - computes},
       {"maps_ns", maps_ns},

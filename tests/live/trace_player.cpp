@@ -175,6 +175,7 @@ std::vector<PlayedStep> TracePlayer::play(LiveRuntime& runtime, std::uint64_t st
   for (std::uint64_t step = 0; step < steps; ++step) {
     PlayedStep& now = played.emplace_back();
     now.begin_ns = turns_.now();
+    const Nanoseconds charged_ns = turns_.charged_ns();
     {
       const InRuntime inside(now, turns_);
       runtime.iteration_boundary();
@@ -194,6 +195,7 @@ std::vector<PlayedStep> TracePlayer::play(LiveRuntime& runtime, std::uint64_t st
     }
     if (module != 0) runtime.module_end();
     now.end_ns = turns_.now();
+    now.runtime_cpu_ns = turns_.charged_ns() - charged_ns;
   }
   release_all(runtime);
   return played;

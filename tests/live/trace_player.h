@@ -21,6 +21,7 @@ struct Interval {
 struct PlayedStep {
   Nanoseconds begin_ns = 0, end_ns = 0;
   Nanoseconds host_ns = 0;           // the program's thread computed
+  Nanoseconds runtime_cpu_ns = 0;    // processor time of the runtime's code, in all threads; 0: not measured
   std::vector<Interval> in_runtime;  // its calls of the runtime, launches among them
 };
 

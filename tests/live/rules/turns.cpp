@@ -169,7 +169,10 @@ void Turns::pass_turn() { time_ ? charge() : give_turn(); }
 void Turns::charge() {
   if (!time_ || !time_->measured) return;
   const Nanoseconds used_ns = processor_ns() - counted_ns_ - look_ns_;
-  if (used_ns > 0) sleep_until(now_ns_ + used_ns);
+  if (used_ns > 0) {
+    charged_ns_ += used_ns;
+    sleep_until(now_ns_ + used_ns);
+  }
   returned();
 }
 

@@ -71,6 +71,8 @@ class Turns final : public HostOrder {
   void leave_threads() { left_ = true; }
 
   std::uint64_t switches() const { return switches_; }
+  // Processor time of all threads that counted as time, where it does.
+  Nanoseconds charged_ns() const { return charged_ns_; }
 
  private:
   struct Thread;
@@ -91,6 +93,7 @@ class Turns final : public HostOrder {
   std::optional<HostTime> time_;  // nothing: a seed decides
   // Of processor time: what is counted, and what looking at it takes.
   Nanoseconds counted_ns_ = 0, look_ns_ = 0;
+  Nanoseconds charged_ns_ = 0;
   Random random_;
   std::uint64_t steadiness_;
   std::vector<std::unique_ptr<Thread>> threads_;  // the first is who made this

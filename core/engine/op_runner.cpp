@@ -178,7 +178,7 @@ void OpRunner::take_outputs(TierId tier, ActiveOp& op) {
 
 // Once the op runs its tensors, which are all there, stay where they are: whether they leave so many bytes between
 // them.
-bool OpRunner::leaves(TierId tier, const ActiveOp& op, Bytes bytes) const {
+bool OpRunner::leaves_span_for(TierId tier, const ActiveOp& op, Bytes bytes) const {
   std::vector<std::pair<std::uint64_t, Bytes>> fixed = {{state_.memory.capacity(tier), 0}};
   for (const Use& use : op.uses) {
     for (const ChunkId chunk : state_.memory.chunks_of(use.tensor)) {
@@ -198,7 +198,7 @@ bool OpRunner::clear_births(TierId tier, ActiveOp& op) {
   OpDemand& demand = op.demand;
   if (demand.births == 0) return true;
   if (demand.room_needed == 0) {
-    if (leaves(tier, op, demand.births)) {
+    if (leaves_span_for(tier, op, demand.births)) {
       demand.births = 0;
       return true;
     }

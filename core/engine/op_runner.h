@@ -44,7 +44,7 @@ class OpRunner {
   void require_missing(TierId tier, ActiveOp& op, const Use& use, ChunkId chunk);
   void take_rooms(std::uint8_t lane, ActiveOp& op);
   void take_outputs(TierId tier, ActiveOp& op);
-  bool leaves(TierId tier, const ActiveOp& op, Bytes bytes) const;
+  bool leaves_span_for(TierId tier, const ActiveOp& op, Bytes bytes) const;
   bool clear_births(TierId tier, ActiveOp& op);
   bool try_start(std::uint8_t lane, ActiveOp& op);
   void execute(std::uint8_t lane, const ActiveOp& op);

@@ -44,7 +44,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.abspath(os.environ.get("TENCACHE_BUILD", os.path.join(ROOT, "build", "release")))
 SECONDS = {"a": 480, "b": 540, "c": 540}
 PLAIN_RUNS = 5
-RUN_AHEAD = ["--gpu-allocator", "movable", "--run-ahead", "256"]
+RUN_AHEAD = ["--gpu-allocator", "movable", "--run-ahead", "256"]  # the default, by name
+EXACT = ["--gpu-allocator", "exact"]
 WARM_UP = 3  # steps: one warms up, one is recorded, in the next the policy knows the schedule
 
 
@@ -201,16 +202,16 @@ def cases(day, small):
 
 def replays(day, machine, small):
     trace = os.path.join(day.programs.traces, "gpt-small.trace.jsonl.zst")
-    runs = [("foresight", "800MiB", []), ("foresight", "120MiB", RUN_AHEAD)]
+    runs = [("foresight", "800MiB", EXACT), ("foresight", "120MiB", RUN_AHEAD)]
     if not small:
-        runs += [(policy, "800MiB", []) for policy in ("10cache", "zero-infinity", "on-demand")]
+        runs += [(policy, "800MiB", EXACT) for policy in ("10cache", "zero-infinity", "on-demand")]
         runs += [(policy, "120MiB", RUN_AHEAD) for policy in ("10cache", "lru")]
     for policy, memory, words in runs:
         def figures(said):
             answer = json.loads(said)
             return {"iteration_seconds": answer["iteration_seconds"], "times_predicted": times_predicted(answer),
                     "verification": answer["verification"], "allocator": answer["allocators"]["gpu"]}
-        day.step(f"replay {policy} {'ahead' if words else 'exact'}", 40, [
+        day.step(f"replay {policy} {'exact' if words == EXACT else 'ahead'}", 40, [
             day.programs.tencache, "run", "replay", trace, "-m", machine, "-p", policy, "--device", "cuda",
             "--gpu-memory", memory, "--cpu-memory", "512MiB", "--no-rescale", "--directory", day.scratch, "--predict",
             "--iterations", "3", "--json", *words], figures)
@@ -309,7 +310,7 @@ def part_b(day, options):
             if len(plain) < PLAIN_RUNS:
                 run_plain()
     if options.device == "cuda":
-        run_live("exact 60%", "foresight", "60%", "--gpu-allocator", "exact")
+        run_live("exact 60%", "foresight", "60%", *EXACT)
     steps, medians = day.answers["steps"], [median_ms(row["seconds"]) for row in plain]
     if len(medians) < 2:
         return

@@ -13,9 +13,9 @@ generates text, where launches bind. Each runs with memory for everything (resid
 MiB, such as 60%, or a size in bytes; default 60%, for resnet-v100 90%: all of its parameters are one tensor in the
 recording, which leaves too little for a collective.
 
---gpu-allocator movable: memory mapped once, in which tensors lie in one piece and are moved (docs/cuda.md); exact, the
-default, maps each chunk. Both get the same bytes. --run-ahead, for movable memory: how many ops the program may be
-ahead of the device; 0, the default: each op is waited for.
+--gpu-allocator movable, the default: memory mapped once, in which tensors lie in one piece and are moved
+(docs/cuda.md); exact, which --anchor has, maps each chunk. Both get the same bytes. --run-ahead, for movable memory:
+how many ops the program may be ahead of the device (default: 256); 0: each op is waited for.
 
 --host is what this program's code costs an op: fixed (default: op_us in the figures), fixed:US in microseconds, or
 measured, its processor time on this computer, which differs from run to run. On top come the host's time of the
@@ -205,7 +205,7 @@ def print_load(result):
 
 def print_anchor(result):
     rows = result["anchor"]
-    print(f"Today's executor on the model GPU, host {result['host_mode']}, and on an H200 (docs/cuda.md), ms a step\n")
+    print(f"The executor, mapping chunk by chunk, on the model GPU, host {result['host_mode']}, and on an H200 (docs/cuda.md), ms a step\n")
     print(f"{'':<58}" + "".join(f"{row['program']:>10}" for row in rows))
     for words, value in (("PyTorch alone, H200", lambda row: f"{row['alone_ms_on_h200']:.1f}"),
                          ("foresight, H200", lambda row: f"{row['ms_on_h200']:.0f}"),
@@ -225,8 +225,8 @@ def main():
     parser.add_argument("programs", nargs="*", metavar="PROGRAM")
     parser.add_argument("--policy", action="append", dest="policies", metavar="P")
     parser.add_argument("--memory", metavar="M")
-    parser.add_argument("--gpu-allocator", choices=("exact", "movable"), default="exact")
-    parser.add_argument("--run-ahead", default="0", metavar="OPS")
+    parser.add_argument("--gpu-allocator", choices=("exact", "movable"))
+    parser.add_argument("--run-ahead", metavar="OPS")
     parser.add_argument("--host", default="fixed")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--anchor", action="store_true")
@@ -241,7 +241,8 @@ def main():
     options.programs = options.programs or list(PROGRAMS)
     options.policies = options.policies or (POLICIES[:1] if options.quick else POLICIES)
     with tempfile.TemporaryDirectory() as folder:
-        gpu = ModelGpu(folder, options.host, options.gpu_allocator, options.run_ahead)
+        allocator = options.gpu_allocator or ("exact" if options.anchor else "movable")
+        gpu = ModelGpu(folder, options.host, allocator, options.run_ahead or ("256" if allocator == "movable" else "0"))
         result = anchor(gpu) if options.anchor else load(gpu) if options.load else measure(gpu, options)
     if options.json:
         print(json.dumps(result, indent=2))

@@ -11,6 +11,7 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "executor/choose_device.h"
 #include "executor/clock.h"
 #include "executor/host_machine.h"
 #include "executor/swap_file.h"
@@ -453,6 +454,10 @@ Calibration calibrate(const CalibrateOptions& options) {
     machine.tiers[0].bandwidth = static_cast<BytesPerSecond>(std::llround(result.device_copy.value));
     if (machine.tiers[0].bandwidth != 0) {
       facts.add("tiers.gpu.bandwidth", "copies within it, read and written", result.device_copy.spread);
+      // As runs there have it, so that simulations on the machine are of such runs.
+      machine.tiers[0].allocator = AllocatorKind::movable;
+      machine.tiers[0].granularity = movable_unit;
+      machine.run_ahead.ops = gpu_run_ahead;
     }
     result.not_measured.push_back("the GPU's matrix products and memory traffic: compute is one core's");
   }

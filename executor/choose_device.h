@@ -1,6 +1,7 @@
 // Where the GPU's tier lies while a command runs on this computer: on a GPU, or in ordinary memory that stands in.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,10 @@ struct ChosenDevice {
   std::string name = "host";                 // or the backend's
   std::shared_ptr<Accelerator> accelerator;  // null: ordinary memory
 };
+
+// On a GPU, unless asked otherwise, memory is one range in which tensors move (AllocatorKind::movable), and the program
+// is ahead by up to so many ops (RunAhead::ops).
+inline constexpr std::uint32_t gpu_run_ahead = 256;
 
 // "auto", "host", and the backends by name.
 std::vector<std::string> device_names();

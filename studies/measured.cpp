@@ -1,5 +1,8 @@
 #include "studies/measured.h"
 
+#include "configs/machine_overrides.h"
+#include "core/error.h"
+#include "core/remark.h"
 #include "executor/choose_device.h"
 #include "executor/host_machine.h"
 #include "executor/room.h"
@@ -12,27 +15,73 @@
 namespace tencache {
 namespace {
 
-// What a run does, and what predicts it is to do as well.
-void wait_where_nothing_runs_ahead(const MachineChoice& asked, MachineSpec& machine, bool on_gpu) {
-  if (machine.run_ahead.ops == 0 || (on_gpu && machine.tiers.front().allocator == AllocatorKind::movable)) return;
-  if (!asked.run_ahead.empty()) {
-    throw Error(
-        "--run-ahead " + asked.run_ahead + ": " +
-        (on_gpu ? "the GPU's memory is mapped chunk by chunk, so each op is waited for; add --gpu-allocator movable"
-                : "ordinary memory stands in for a GPU, so each op is waited for; add --device cuda, with "
-                  "--gpu-allocator movable, or leave it out"));
+// Why the policy's layout of the GPU's memory is not the machine's; empty: it is.
+std::string own_layout(const PolicyChoice& policy, const MachineSpec& machine, const Trace* trace) {
+  const MadePolicy made = make_policy(policy.name, policy.settings);
+  Layout layout = made.policy->layout(machine, nullptr);
+  if (layout.unlimited_gpu) return "the policy " + policy.name + " has no limit of GPU memory";
+  if (layout.allocators.empty()) return "";
+  if (trace != nullptr) {  // may depend on it
+    prepare(*trace, *made.policy, machine, rehearse);
+    const Program program = lower(*trace, *made.policy, machine);
+    layout = made.policy->layout(machine, &program);
   }
-  machine.run_ahead.ops = 0;
+  return layout.allocators.front().kind == AllocatorKind::exact
+             ? ""
+             : "the policy " + policy.name + " lays out the GPU's memory itself";
+}
+
+// What a run on a GPU does, and what predicts it is to do as well. Returns why chunks are not moved, and so each op is
+// waited for; empty: they are.
+std::string choose_layout(Scenario& scenario, MachineSpec& machine, const Trace* trace) {
+  MachineChoice& asked = scenario.machine;
+  Tier& gpu = machine.tiers.front();
+  std::string why = own_layout(scenario.policy, machine, trace);
+  if (why.empty() && asked.gpu_allocator.empty() && gpu.allocator == AllocatorKind::exact) {
+    override_allocator(machine, "--gpu-allocator", "movable");
+    find_memory_bandwidth(machine);
+    if (gpu.bandwidth != 0) {
+      asked.gpu_allocator = "movable";
+    } else {
+      why = "machine " + machine.name + " lacks the bandwidth of the GPU's memory; `tencache calibrate` measures it";
+    }
+  }
+  if (!why.empty()) {
+    if (asked.run_ahead.empty()) remark("GPU memory is mapped chunk by chunk and each op waited for: " + why);
+    gpu.allocator = AllocatorKind::exact;
+  }
+  if (why.empty() && gpu.allocator != AllocatorKind::movable) {
+    why = "the GPU's memory is mapped chunk by chunk (--gpu-allocator " + std::string(to_string(gpu.allocator)) + ")";
+  }
+  return why;
+}
+
+void choose_run_ahead(Scenario& scenario, MachineSpec& machine, const std::string& why_none) {
+  MachineChoice& asked = scenario.machine;
+  if (!why_none.empty()) {
+    if (!asked.run_ahead.empty() && machine.run_ahead.ops != 0) {
+      throw Error("--run-ahead " + asked.run_ahead + ": " + why_none + ", so each op is waited for; leave it out");
+    }
+    machine.run_ahead.ops = 0;
+    return;
+  }
+  if (!asked.run_ahead.empty()) return;
+  const bool waits = !asked.limits.empty() || !scenario.faults.empty();
+  if (!waits && machine.run_ahead.ops != 0) return;
+  asked.run_ahead = waits ? "0" : std::to_string(gpu_run_ahead);
+  override_run_ahead(machine, "--run-ahead", asked.run_ahead);
 }
 
 }  // namespace
 
 std::shared_ptr<Accelerator> place_on_this_computer(Scenario& scenario, MachineSpec& machine,
-                                                    const std::vector<std::string>& directories) {
+                                                    const std::vector<std::string>& directories, const Trace* trace) {
   const auto [device, accelerator] = choose_device(scenario.hardware.device, machine);
   scenario.hardware.device = device;
+  choose_run_ahead(scenario, machine,
+                   accelerator != nullptr ? choose_layout(scenario, machine, trace)
+                                          : "ordinary memory stands in for a GPU (without --device cuda)");
   machine = with_real_pages(machine, accelerator.get());
-  wait_where_nothing_runs_ahead(scenario.machine, machine, accelerator != nullptr);
   choose_directories(machine, directories);
   fit_to_disks(machine);
   std::string& folders = scenario.hardware.directory = "";
@@ -51,6 +100,11 @@ LiveSetting::LiveSetting(Scenario asked, const std::vector<std::string>& directo
     tier.capacity = tier.capacity / ranks / tier.granularity * tier.granularity;
   }
   accelerator = place_on_this_computer(scenario, machine, directories);
+  // A GPU's machine file, such as `calibrate` writes, serves here as well: a program's tensors stay where they are.
+  AllocatorKind& allocator = machine.tiers.front().allocator;
+  if (accelerator == nullptr && scenario.machine.gpu_allocator.empty() && allocator == AllocatorKind::movable) {
+    allocator = AllocatorKind::exact;
+  }
   faults = announce_faults(scenario, machine);
   scenario.trace.rescale.no_rescale = true;  // recorded where it runs
 }

@@ -20,12 +20,19 @@
 
 namespace tencache {
 
-// Places the machine's tiers on this computer: settles the scenario's device (`auto`), gives tiers real pages and
-// folders, and no more than their disks have free. Says on stderr what was chosen or made smaller. Returns the GPU's
-// accelerator; null: ordinary memory stands in for the GPU's. Throws Error for a device that is not there, for a tier
-// below a page, and for a folder that is none.
+// Places the machine's tiers on this computer: settles the scenario's device (`auto`) and, on a GPU, its allocator and
+// how far it is run ahead of; gives tiers real pages and folders, and no more than their disks have free. Says on
+// stderr what was chosen or made smaller. `trace`: null if it is not known yet. Returns the GPU's accelerator; null:
+// ordinary memory stands in for the GPU's. Throws Error for a device that is not there, for a tier below a page, and
+// for a folder that is none.
+//
+// A GPU's memory is movable and run ahead of (executor/choose_device.h) unless the scenario or the machine says
+// otherwise, or it cannot be: under a policy that lays the memory out itself or has no limit, or where the memory's
+// bandwidth is not known, without which nothing can be predicted. Then it is mapped chunk by chunk, and each op waited
+// for. Each op is also waited for where links are limited or faults planned, which copies on streams do not heed.
 std::shared_ptr<Accelerator> place_on_this_computer(Scenario& scenario, MachineSpec& machine,
-                                                    const std::vector<std::string>& directories);
+                                                    const std::vector<std::string>& directories,
+                                                    const Trace* trace = nullptr);
 
 // What a program that runs live and its prediction have in common. The trace is known only once it is recorded.
 struct LiveSetting {

@@ -110,7 +110,7 @@ Answered run_replay(RunReplayRequest request) {
     remark(fmt::format("the trace's bytes are scaled by {}, its times by {}", trace.scale_bytes, trace.scale_time));
   }
   const std::shared_ptr<Accelerator> accelerator =
-      place_on_this_computer(workload.scenario, workload.machine, request.directories);
+      place_on_this_computer(workload.scenario, workload.machine, request.directories, workload.trace.get());
   const std::optional<FaultPlan> faults = announce_faults(workload.scenario, workload.machine);
   state_room(workload.machine, most_demand(*workload.trace), "--scale-bytes, --gpu-memory or --cpu-memory",
              accelerator.get());
@@ -126,6 +126,10 @@ Answered run_replay(RunReplayRequest request) {
     timeline->put({"predicted: " + policy.name, &predicted, &workload.machine, &prediction->outcome.program.trace});
   }
   const MeasuredReplay measured = measure(workload, accelerator, faults, given, timeline ? &*timeline : nullptr);
+  if (!measured.outcome.result.fits && accelerator != nullptr &&
+      workload.machine.tiers.front().allocator == AllocatorKind::movable) {
+    remark("it may fit with --gpu-allocator exact, where parts of tensors may lie apart");
+  }
   const bool good = measured.outcome.result.fits && measured.counts.corrupted_tensors == 0;
   return answered(replayed_answer(workload, measured, given), good, nullptr);
 }
@@ -139,6 +143,9 @@ std::unique_ptr<Question> run_replay_question() {
       .json = "The measured result as JSON",
       .footer =
           "Without a GPU ordinary memory stands in for its memory; links are slowed down to the machine's bandwidths.\n"
+          "On a GPU the defaults are --gpu-allocator movable and --run-ahead 256: memory is mapped once, tensors move\n"
+          "in it, and the host is ahead of the GPU. Its links are not slowed down then; with --limit or --faults each\n"
+          "op is waited for. --gpu-allocator exact maps memory chunk by chunk and waits for each op.\n"
           "Starting an op costs this computer tens of microseconds, which --scale-time does not scale: where it "
           "leaves\n"
           "ops not much longer than that, the measured time is mostly this cost.\n"

@@ -49,11 +49,11 @@ def _parser() -> argparse.ArgumentParser:
                              "(default: the machine's)")
     parser.add_argument("--cpu-memory", default="", metavar="SIZE", help="CPU memory beside it")
     parser.add_argument("--gpu-allocator", default="", choices=["exact", "movable"],
-                        help="how a GPU's memory is laid out: mapped chunk by chunk, or once, with tensors that are "
-                             "moved (default: the machine's)")
+                        help="how a GPU's memory is laid out: mapped chunk by chunk (exact), or once, with tensors "
+                             "that are moved (movable, the default)")
     parser.add_argument("--run-ahead", default="", metavar="OPS",
-                        help="with --gpu-allocator movable: ops that the script may be ahead of the GPU, such as 256; "
-                             "0: each is waited for (default: the machine's)")
+                        help="on a GPU with movable memory: ops that the script may be ahead of it; 0: each is "
+                             "waited for (default: the machine's, else 256; 0 with --limit, --pace and --faults)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"],
                         help="whose tensors are paged (default: %(default)s)")
     parser.add_argument("--machine", "-m", default="", metavar="FILE",
@@ -63,8 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directory", action="append", default=[], metavar="FOLDER",
                         help="for the files of NVMe tiers (default: the machine's, else /var/tmp)")
     parser.add_argument("--pace", action=argparse.BooleanOptionalAction, default=None,
-                        help="copies go as fast as the machine's links (default with --machine), or as this "
-                             "computer can")
+                        help="copies go as fast as the machine's links (default with --machine, but not where the "
+                             "script is ahead of a GPU), or as this computer can")
     parser.add_argument("--predict", action="store_true",
                         help="simulate the run first, and compare at the end")
     parser.add_argument("--prediction", default="", metavar="FILE", help="the prediction's file; implies --predict")

@@ -83,7 +83,9 @@ class Options:
                         "`tencache run python` finds it out")
         pace = bool(self.machine) if self.pace is None else self.pace
         machine = self.machine or _computer.machine_file(self.device, not self.memory, self.directories, self.say)
-        return dataclasses.replace(self, machine=machine, pace=pace)
+        # Copies that are queued on a GPU's streams are not paced; a recording is of ops that are waited for as well.
+        run_ahead = self.run_ahead or ("0" if self.device == "cuda" and (self.pace or self.limits) else "")
+        return dataclasses.replace(self, machine=machine, pace=pace, run_ahead=run_ahead)
 
     def setting(self, taken: int = 0) -> "_core.LiveSetting":
         """`taken`: bytes of the process that are no tensors'."""
@@ -471,7 +473,7 @@ def live(policy: str = "foresight", *, device: str = "cpu", machine: str = "", m
          cpu_memory: str = "", reserve: str = "", limits: Sequence[str] = (), directories: Sequence[str] = (),
          settings: Optional[Mapping[str, Any]] = None, pace: Optional[bool] = None, timeline: str = "",
          optimizer_tasks: bool = False, faults: str = "", sleep: bool = True, gpu_allocator: str = "",
-         run_ahead: int = 0, quiet: bool = False) -> Live:
+         run_ahead: Optional[int] = None, quiet: bool = False) -> Live:
     """Pages the tensors of what is trained in the `with` block: parameters, gradients, optimizer states, activations.
 
     memory      of the whole process, such as "8GiB": tensors get what the interpreter and its libraries leave, with
@@ -483,7 +485,7 @@ def live(policy: str = "foresight", *, device: str = "cpu", machine: str = "", m
     machine     a name of machines(), or a YAML file (default: this computer, measured once)
     directories of the files of NVMe tiers
     pace        copies take the time that the machine's links say; False: as fast as this computer can (default: only
-                with a machine that is named)
+                with a machine that is named, and not where the program is ahead of a GPU)
     timeline    a file for the timeline (.json, for https://ui.perfetto.dev); `tencache gui` follows it
     optimizer_tasks
                 the updates of Adam, AdamW and SGD run as tasks, which the policy may place on the CPU's lane, beside
@@ -492,13 +494,14 @@ def live(policy: str = "foresight", *, device: str = "cpu", machine: str = "", m
     sleep       once the schedule is known, ops run unwatched as long as all tensors fit (default); False: each op is
                 watched, and counts in the report
     gpu_allocator
-                "movable": a GPU's memory is mapped once, and tensors are moved in it (default: the machine's)
-    run_ahead   with a GPU and such memory, how many ops the program may be ahead of the GPU (default: the machine's,
-                as a rule 0: each op is waited for)
+                "movable", the default: a GPU's memory is mapped once, and tensors are moved in it; "exact": it is
+                mapped chunk by chunk
+    run_ahead   with a GPU and movable memory, how many ops the program may be ahead of the GPU; 0: each op is waited
+                for (default: the machine's, else 256; 0 with limits, faults and pace=True)
 
     Under torchrun each rank has a run of its own, with its share of memory, of CPU memory that is not given, and of
     disks. Rank 0 reports; the timeline of another is named like timeline.rank1.json.
     """
     return Live(Options(policy, device, str(machine), str(memory), str(reserve), str(gpu_memory), str(cpu_memory),
                         limits, directories, settings or {}, pace, timeline, optimizer_tasks, faults,
-                        sleep, gpu_allocator, str(run_ahead) if run_ahead else "", quiet=quiet).check())
+                        sleep, gpu_allocator, "" if run_ahead is None else str(run_ahead), quiet=quiet).check())

@@ -18,7 +18,7 @@ TEST_F(CommandLine, RunReplayRunsAheadOnAGpuOnly) {
   }
   expect_bad_usage({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand",
                     "--directory", path(""), "--run-ahead", "8"},
-                   AllOf(HasSubstr("--run-ahead 8"), HasSubstr("--gpu-allocator movable")));
+                   AllOf(HasSubstr("--run-ahead 8"), HasSubstr("stands in for a GPU")));
 }
 
 TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {

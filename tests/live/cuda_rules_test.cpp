@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "executor/arena_memory.h"
 #include "executor/calibrate.h"
+#include "executor/choose_device.h"
 #include "executor/chunk_memory.h"
 #include "executor/cuda/cuda_device.h"
 #include "executor/cuda/cuda_memory.h"
@@ -509,7 +510,9 @@ TEST_F(CudaRulesTest, CalibrationMeasuresTheDevice) {
     options.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
     const Calibration calibration = calibrate(options);
     const MachineSpec& machine = calibration.machine;
-    EXPECT_EQ(machine.tiers[gpu].granularity, 2 * MiB);
+    EXPECT_EQ(machine.tiers[gpu].allocator, AllocatorKind::movable);
+    EXPECT_EQ(machine.tiers[gpu].granularity, movable_unit);
+    EXPECT_EQ(machine.run_ahead.ops, gpu_run_ahead);
     EXPECT_EQ(machine.tiers[gpu].capacity, 240 * MiB);  // of 256
     EXPECT_GT(machine.tiers[cpu].capacity, 0u);
     EXPECT_NE(machine.description.find("RulesDriver"), std::string::npos);

@@ -70,8 +70,7 @@ def train(forward=None, wrap=lambda net: net, scaler=None):
 
 
 def live():
-    more = {"gpu_allocator": "movable", "run_ahead": 256} if DEVICE == "cuda" else {}
-    return tencache.live("on-demand", device=DEVICE, gpu_memory=MEMORY, pace=False, sleep=False, quiet=True, **more)
+    return tencache.live("on-demand", device=DEVICE, gpu_memory=MEMORY, pace=False, sleep=False, quiet=True)
 
 
 class Gpu(unittest.TestCase):

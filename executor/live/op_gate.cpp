@@ -141,6 +141,7 @@ void OpGate::start() {
   if (streams_.ordered()) {
     const std::uint32_t record = follower_.recorded_op();
     feed_.tell([this, record](Engine&) { streams_.begin(record); });
+    has_waited(streams_.take_cost());
     return;
   }
   if (!follower_.recording()) return;  // nobody asks how long it takes
@@ -159,6 +160,7 @@ void OpGate::end() {
     follower_.set_issue(follower_.recorded_op(), at - last_end_ns_ - waits_ns_);
   }
   pause(at);
+  has_waited(streams_.take_cost());
   follower_.end_op(follower_.recording() ? at - begin_ns_ - waited_ns_ : 0);
 }
 
@@ -187,6 +189,7 @@ void OpGate::allocate(MutexLock& lock, TensorId tensor, Nanoseconds now) {
   if (!follower_.recording()) return;
   waited_ns_ += feed_.now() - now;
   has_waited(feed_.now() - now);
+  streams_.take_cost();  // is in that
 }
 
 // ---- Waiting --------------------------------------------------------------------------------------------------------

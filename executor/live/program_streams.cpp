@@ -22,7 +22,11 @@ void ProgramStreams::begin(std::uint32_t record) {
   mark_time();
 }
 
-void ProgramStreams::mark_time() { timed_.back().events.push_back(machine_->streams().record_timed(stream_)); }
+void ProgramStreams::mark_time() {
+  const Nanoseconds begin_ns = machine_->now();
+  timed_.back().events.push_back(machine_->streams().record_timed(stream_));
+  cost_ns_ += machine_->now() - begin_ns;
+}
 
 void ProgramStreams::allocated(TensorId tensor) {
   if (!ordered()) return;

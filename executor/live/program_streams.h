@@ -54,6 +54,8 @@ class ProgramStreams {
   std::vector<Time> take_times();
   // Nobody asks for them any more.
   void forget_times();
+  // What asking cost the host since the last call: an op whose time nobody asks for does without.
+  Nanoseconds take_cost() { return std::exchange(cost_ns_, 0); }
 
  private:
   const std::function<DeviceStream()> current_;
@@ -71,6 +73,7 @@ class ProgramStreams {
   void mark_time();
   std::vector<Timed> timed_;
   bool times_ = false;  // the op is the last of timed_
+  Nanoseconds cost_ns_ = 0;
 };
 
 }  // namespace tencache

@@ -11,8 +11,9 @@
 // --window: RunAhead::time_ns, in microseconds.
 // --locked: of CPU memory, page-locked before the first step (HostMachineOptions::locked).
 // --bytes: nothing runs, it only prints what --memory is.
-// --predict: the program is simulated on a machine of the same figures. As in a live program, ops run where the program
-//   runs them: policies that would do the optimizer's on the CPU do not.
+// --predict: the program is simulated on a machine of the same figures, where it runs ahead with what a recording of it
+//   states of its thread. As in a live program, ops run where the program runs them: policies that would do the
+//   optimizer's on the CPU do not.
 // --load: no step; what is there before the first one comes from pageable memory (TracePlayer::load).
 // --host: what the runtime's code costs an op, in microseconds, or the processor time that it takes here.
 #include <algorithm>
@@ -23,6 +24,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <string>
 
 #include "configs/machine_overrides.h"
@@ -275,7 +277,60 @@ Nanoseconds plain_ns(const Trace& trace, const ModelGpu& model) {
   return steps.back().end_ns - steps.back().begin_ns;
 }
 
-Json predict(const Trace& trace, const MachineSpec& machine, Policy& policy) {
+// A program on the model GPU.
+struct Program {
+  Program(const Trace& trace, const ModelGpu& model, const MachineSpec& machine, Policy& policy, const Host& host,
+          Bytes locked, RulesWatch* watch)
+      : turns(HostTime{.wake_ns = model.wake_ns, .measured = host.measured}),
+        driver({.memory = model.memory + 256 * MiB,  // what is free is a little more than the tier
+                .host = &turns,
+                .model = &model,
+                .watch = watch,
+                .content = false,
+                .call_stacks = false}),
+        player(trace, model, driver, turns, host.op_ns) {
+    LiveOptions live;
+    live.engine.rehearse = rehearse;
+    live.machine.pace = false;
+    live.machine.populate = false;
+    live.machine.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
+    live.machine.locked = locked;
+    live.fence = [this] { player.fence(); };
+    live.stream = [] { return nullptr; };
+    live.loader.threads = 8;
+    live.loader.copy = [&](std::byte*, const std::byte*, Bytes bytes) {
+      turns.spend(std::llround(static_cast<double>(bytes) / model.memcpy_bytes_per_ns));
+    };
+    runtime.emplace(machine, policy, live);
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  void end() {
+    runtime.reset();
+    if (!driver.leftovers().empty()) throw Error("the driver of rules: " + driver.leftovers());
+  }
+
+  Turns turns;
+  RulesDriver driver;
+  TracePlayer player;
+  std::optional<LiveRuntime> runtime;
+};
+
+// With what a recording states of the program's thread, made with memory for everything as users make theirs.
+void record_host(Trace& trace, const ModelGpu& model, MachineSpec machine, const Host& host) {
+  machine.tiers[0].capacity = model.memory;
+  const MadePolicy made = make_policy("lru");
+  Program program(trace, model, machine, *made.policy, host, 0, nullptr);
+  program.player.play(*program.runtime, 3);
+  const Trace recorded = program.runtime->recorded();
+  if (recorded.ops.size() != trace.ops.size()) throw Error("the recorded step has other ops");
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) trace.ops[op].issue_ns = recorded.ops[op].issue_ns;
+  program.end();
+}
+
+Json predict(Trace trace, const ModelGpu& model, const MachineSpec& machine, Policy& policy, const Host& host) {
+  if (machine.run_ahead.ops > 0) record_host(trace, model, machine, host);
   const PredictedStep step = predict_step(trace, machine, policy);
   return {{"fits", step.fits}, {"predicted_ns", step.step_ns}, {"cpu_memory_bytes", step.peak_bytes[1]}};
 }
@@ -297,59 +352,41 @@ Json run(const Options& options, const ModelGpu& model) {
   if (options.window_us > 0) machine.run_ahead.time_ns = 1000 * static_cast<Nanoseconds>(options.window_us);
   if (options.bytes) return {{"memory_bytes", machine.tiers[0].capacity}};
   const MadePolicy made = make_policy(options.policy);
-  if (options.predict) return predict(trace, machine, *made.policy);
+  if (options.predict) return predict(trace, model, machine, *made.policy, host);
   const Nanoseconds plain = plain_ns(trace, model);
 
   Record record;
-  Turns turns(HostTime{.wake_ns = model.wake_ns, .measured = host.measured});
-  RulesDriver driver({.memory = model.memory + 256 * MiB,  // what is free is a little more than the tier
-                      .host = &turns,
-                      .model = &model,
-                      .watch = &record,
-                      .content = false,
-                      .call_stacks = false});
-  Json result;
-  {
-    LiveOptions live;
-    live.engine.rehearse = rehearse;
-    live.machine.pace = false;
-    live.machine.populate = false;
-    live.machine.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
-    live.machine.locked = options.locked;
-    TracePlayer player(trace, model, driver, turns, host.op_ns);
-    live.fence = [&player] { player.fence(); };
-    live.stream = [] { return nullptr; };
-    live.loader.threads = 8;
-    live.loader.copy = [&](std::byte*, const std::byte*, Bytes bytes) {
-      turns.spend(std::llround(static_cast<double>(bytes) / model.memcpy_bytes_per_ns));
-    };
-    LiveRuntime runtime(machine, *made.policy, live);
-    if (options.load) return load(player, runtime, model);
-    const std::vector<PlayedStep> steps = player.play(runtime, options.steps);
-    std::vector<PlayedStep> steady(steps.end() - static_cast<std::ptrdiff_t>(steady_steps), steps.end());
-    std::ranges::sort(steady, {}, [](const PlayedStep& step) { return step.end_ns - step.begin_ns; });
-    const LiveFigures figures = runtime.figures();
-    result = {{"trace", options.trace},
-              {"policy", options.policy},
-              {"gpu_allocator", options.allocator},
-              {"run_ahead", machine.run_ahead.ops},
-              {"host", host.text()},
-              {"recorded_ns", std::accumulate(trace.ops.begin(), trace.ops.end(), Nanoseconds{0},
-                                              [](Nanoseconds sum, const Op& op) { return sum + op.occupied_ns(); })},
-              {"memory_bytes", machine.tiers[0].capacity},
-              {"peak_bytes", figures.peak_live_bytes},
-              {"peak_without_padding_bytes", TracePlayer::peak_bytes(trace, 1)},
-              {"ops", trace.ops.size()},
-              {"plain_ns", plain},
-              {"step_ns", steady[steady_steps / 2].end_ns - steady[steady_steps / 2].begin_ns},
-              {"steps_ns", Json::array()},
-              {"deviations", figures.deviations},
-              {"first_deviation", figures.first_deviation},
-              {"evictions", figures.counters.evictions}};
-    for (const PlayedStep& step : steps) result["steps_ns"].push_back(step.end_ns - step.begin_ns);
-    result["steady"] = breakdown(steady[steady_steps / 2], record, turns.line());
+  Program program(trace, model, machine, *made.policy, host, options.locked, &record);
+  LiveRuntime& runtime = *program.runtime;
+  if (options.load) {
+    Json result = load(program.player, runtime, model);
+    program.end();
+    return result;
   }
-  if (!driver.leftovers().empty()) throw Error("the driver of rules: " + driver.leftovers());
+  const std::vector<PlayedStep> steps = program.player.play(runtime, options.steps);
+  std::vector<PlayedStep> steady(steps.end() - static_cast<std::ptrdiff_t>(steady_steps), steps.end());
+  std::ranges::sort(steady, {}, [](const PlayedStep& step) { return step.end_ns - step.begin_ns; });
+  const LiveFigures figures = runtime.figures();
+  Json result = {{"trace", options.trace},
+                 {"policy", options.policy},
+                 {"gpu_allocator", options.allocator},
+                 {"run_ahead", machine.run_ahead.ops},
+                 {"host", host.text()},
+                 {"recorded_ns", std::accumulate(trace.ops.begin(), trace.ops.end(), Nanoseconds{0},
+                                                 [](Nanoseconds sum, const Op& op) { return sum + op.occupied_ns(); })},
+                 {"memory_bytes", machine.tiers[0].capacity},
+                 {"peak_bytes", figures.peak_live_bytes},
+                 {"peak_without_padding_bytes", TracePlayer::peak_bytes(trace, 1)},
+                 {"ops", trace.ops.size()},
+                 {"plain_ns", plain},
+                 {"step_ns", steady[steady_steps / 2].end_ns - steady[steady_steps / 2].begin_ns},
+                 {"steps_ns", Json::array()},
+                 {"deviations", figures.deviations},
+                 {"first_deviation", figures.first_deviation},
+                 {"evictions", figures.counters.evictions}};
+  for (const PlayedStep& step : steps) result["steps_ns"].push_back(step.end_ns - step.begin_ns);
+  result["steady"] = breakdown(steady[steady_steps / 2], record, program.turns.line());
+  program.end();
   return result;
 }
 

@@ -28,7 +28,7 @@ enum class AllocatorKind : std::uint8_t {
   fixed_buffers,  // buffers of one size; a request takes a whole one (ZeRO-Infinity's swap buffers)
   two_ended,      // contiguous first fit, from the low end or from the high end (FlashNeuron)
   caching,        // PyTorch's caching allocator (caching_allocator.h), without a machine's granularity; simulated only
-  movable,        // contiguous best fit; chunks are moved to make a hole (movable_allocator.h); tier 0, whole tensors
+  movable,        // as two_ended; chunks are moved to make a hole (movable_allocator.h); tier 0, whole tensors
 };
 template <>
 inline constexpr auto enum_texts<AllocatorKind> = std::to_array<std::string_view>({"exact", "best_fit", "size_classes",
@@ -63,8 +63,8 @@ class Allocator {
   explicit Allocator(Bytes capacity) : capacity_(capacity) {}
   virtual ~Allocator() = default;
 
-  // Offset of the room, or nullopt when no room of that size is free. `high_end` matters to two_ended only, `chunk`, to
-  // which the room belongs, to movable only.
+  // Offset of the room, or nullopt when no room of that size is free. `high_end` matters to two_ended and movable
+  // only, `chunk`, to which the room belongs, to movable.
   virtual std::optional<std::uint64_t> allocate(Bytes bytes, bool high_end, ChunkId chunk = 0) = 0;
   // `offset` and `bytes` as they were allocated.
   virtual void release(std::uint64_t offset, Bytes bytes) = 0;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -27,11 +26,10 @@ class Holes {
     if (capacity > 0) add(0, capacity);
   }
 
-  // The smallest that holds so many bytes; of several the lowest, or the highest.
-  std::optional<Hole> best_fit(Bytes bytes, bool highest = false) const {
-    auto found = by_size_.lower_bound({bytes, 0});
+  // The smallest that holds so many bytes; of several the lowest.
+  std::optional<Hole> best_fit(Bytes bytes) const {
+    const auto found = by_size_.lower_bound({bytes, 0});
     if (found == by_size_.end()) return std::nullopt;
-    if (highest) found = std::prev(by_size_.upper_bound({found->first, std::numeric_limits<std::uint64_t>::max()}));
     return Hole{found->second, found->first};
   }
   // The lowest that holds so many bytes, or the highest.

@@ -154,11 +154,10 @@ std::vector<Relocation> clear(const Pieces& pieces, const Holes& holes, const Wi
 
 }  // namespace
 
-std::optional<std::uint64_t> MovableAllocator::allocate(Bytes bytes, bool, ChunkId chunk) {
-  const bool large = bytes >= range_ / large_parts;
-  const std::optional<Hole> hole = holes_.best_fit(bytes, large);
-  if (!hole || bytes > free()) return std::nullopt;
-  const std::uint64_t offset = large ? hole->end() - bytes : hole->begin;
+std::optional<std::uint64_t> MovableAllocator::allocate(Bytes bytes, bool high_end, ChunkId chunk) {
+  if (!has_room(bytes)) return std::nullopt;
+  const Hole hole = *holes_.first_fit(bytes, high_end);
+  const std::uint64_t offset = high_end ? hole.end() - bytes : hole.begin;
   holes_.take(offset, bytes);
   blocks_[offset] = {bytes, chunk};
   used_ += bytes;

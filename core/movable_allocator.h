@@ -15,8 +15,6 @@ namespace tencache {
 
 class MovableAllocator final : public Allocator {
  public:
-  // A chunk of at least so small a part of the range is large: it lies at the high end.
-  static constexpr Bytes large_parts = 1024;
   // So small a part stays free, so that few bytes have to move for a hole. What is left is the capacity.
   static constexpr Bytes spare_parts = 128;
   static constexpr Bytes usable(Bytes range) { return range - range / spare_parts; }

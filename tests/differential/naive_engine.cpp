@@ -91,8 +91,10 @@ class Arena {
 
   explicit Arena(std::size_t units) : units_(units, none) {}
   std::vector<Run> runs() const;
-  // The smallest hole that holds so many units; of equal ones the lowest, or the highest, and of that the end.
+  // In the lowest hole that holds so many units, or at the end of the highest.
   std::optional<std::size_t> place_for(std::size_t units, bool high) const;
+  // In the smallest, of equal ones the lowest.
+  std::optional<std::size_t> smallest_for(std::size_t units) const;
   void put(ChunkId chunk, std::size_t at, std::size_t units) { fill(chunk, at, units); }
   void take_out(ChunkId chunk) { std::ranges::replace(units_, chunk, ChunkId{none}); }
   std::vector<std::uint64_t> units_of(ChunkId chunk) const;
@@ -368,13 +370,24 @@ std::vector<std::uint64_t> Arena::units_of(ChunkId chunk) const {
 }
 
 std::optional<std::size_t> Arena::place_for(std::size_t units, bool high) const {
-  std::optional<Run> best;
+  std::optional<std::size_t> place;
   for (const Run& run : runs()) {
     if (run.chunk != none || run.size < units) continue;
-    if (!best || run.size < best->size || (high && run.size == best->size)) best = run;
+    if (high) {
+      place = run.end() - units;
+    } else if (!place) {
+      place = run.begin;
+    }
   }
-  if (!best) return std::nullopt;
-  return high ? best->end() - units : best->begin;
+  return place;
+}
+
+std::optional<std::size_t> Arena::smallest_for(std::size_t units) const {
+  std::optional<Run> best;
+  for (const Run& run : runs()) {
+    if (run.chunk == none && run.size >= units && (!best || run.size < best->size)) best = run;
+  }
+  return best ? std::optional(best->begin) : std::nullopt;
 }
 
 std::optional<Arena::Plan> Arena::clear_window(std::size_t begin, std::size_t units,
@@ -394,7 +407,7 @@ std::optional<Arena::Plan> Arena::clear_window(std::size_t begin, std::size_t un
   }
   Plan plan;
   for (const Run& run : leaving) {
-    const auto to = filling.place_for(run.size, false);
+    const auto to = filling.smallest_for(run.size);
     if (!to || immovable.contains(run.chunk)) return std::nullopt;
     filling.put(run.chunk, *to, run.size);
     plan.steps.push_back({run.chunk, *to});
@@ -503,7 +516,7 @@ bool Chunks::take(ChunkId chunk, TierId tier) {
   if (room_of(chunk, tier) > free(tier)) return false;
   if (moves(tier)) {
     const std::size_t units = units_of(chunk);
-    const auto place = arena_->place_for(units, room_of(chunk, tier) >= spec_.tiers[tier].capacity / 1024);
+    const auto place = arena_->place_for(units, !program_.trace.tensors[owner_[chunk]].persistent);
     if (!place) return false;
     arena_->put(chunk, *place, units);
   }

@@ -22,18 +22,17 @@ Immovable stays(std::set<ChunkId> chunks) {
 MovableAllocator arena(Bytes capacity, const std::vector<Bytes>& sizes, const std::set<ChunkId>& freed) {
   MovableAllocator made(capacity);
   std::vector<std::uint64_t> at;
-  for (ChunkId chunk = 0; chunk < sizes.size(); ++chunk) at.push_back(*made.allocate(sizes[chunk], false, chunk));
+  for (ChunkId chunk = 0; chunk < sizes.size(); ++chunk) at.push_back(*made.allocate(sizes[chunk], true, chunk));
   for (const ChunkId chunk : freed) made.release(at[chunk], sizes[chunk]);
   return made;
 }
 
-// In a range of 8192 a chunk of 8 is large.
-TEST(MovableAllocatorTest, LargeChunksLieAtTheHighEndAndSmallOnesAtTheLow) {
+TEST(MovableAllocatorTest, WhatLastsLiesAtTheLowEndAndTheRestAtTheHigh) {
   MovableAllocator made(8192);
   EXPECT_EQ(made.allocate(7, false, 1), 0U);
-  EXPECT_EQ(made.allocate(8, false, 2), 8184U);
-  EXPECT_EQ(made.allocate(7, true, 3), 7U);
-  EXPECT_EQ(made.allocate(100, false, 4), 8084U);
+  EXPECT_EQ(made.allocate(8, true, 2), 8184U);
+  EXPECT_EQ(made.allocate(70, false, 3), 7U);
+  EXPECT_EQ(made.allocate(1, true, 4), 8183U);
 }
 
 TEST(MovableAllocatorTest, ALittleStaysFree) {
@@ -46,13 +45,15 @@ TEST(MovableAllocatorTest, ALittleStaysFree) {
   EXPECT_FALSE(made.could_hold(1271));
 }
 
-// Holes of 10 at 10 and 30, of 20 at 50: the smallest that fits; of equal ones a large chunk takes the highest.
-TEST(MovableAllocatorTest, TheSmallestHoleIsTaken) {
+// Holes of 10 at 10 and 30, of 20 at 50.
+TEST(MovableAllocatorTest, TheFirstHoleFromTheChunksEndIsTaken) {
   MovableAllocator made = arena(100, {30, 20, 10, 10, 10, 10, 10}, {1, 3, 5});
   EXPECT_EQ(made.largest_free(), 20U);
   EXPECT_FALSE(made.has_room(21));
-  EXPECT_EQ(made.allocate(5, false, 9), 35U);
-  EXPECT_EQ(made.allocate(8, false, 10), 12U);
+  EXPECT_EQ(made.allocate(5, true, 9), 65U);
+  EXPECT_EQ(made.allocate(8, false, 10), 10U);
+  EXPECT_EQ(made.allocate(8, false, 11), 30U);
+  EXPECT_EQ(made.allocate(15, false, 12), 50U);
 }
 
 // 0..10 hole, 10..20 chunk 4, 20..30 hole, 30..50 chunk 2, 50..60 hole, 60..100 chunk 0. A hole of 20: chunk 4 leaves

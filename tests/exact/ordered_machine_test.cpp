@@ -244,8 +244,8 @@ TEST(OrderedMachineTest, IterationsEndOnTheGpu) {
   EXPECT_EQ(made.result.iteration_ns, (std::vector<Nanoseconds>{320, 300, 300}));
 }
 
-// Memory of 128 units, all but one of which may be used: four tensors of 31 fill it. 0 and 2 go without a copy, and 3
-// moves to where 0 was.
+// Memory of 128 units, all but one of which may be used: four tensors of 31 fill it. 0 and 2 go without a copy, and 1
+// moves to where 2 was.
 struct MovingCase {
   static constexpr Bytes small_bytes = 31 * 512;
   Trace trace;
@@ -261,7 +261,7 @@ struct MovingCase {
   }
 };
 
-// Everything is launched and handed over at 0. The lane moves 3, which takes 15,872, when the ops before are over.
+// Everything is launched and handed over at 0. The lane moves 1, which takes 15,872, when the ops before are over.
 TEST(OrderedMachineTest, AnOpWaitsForItsMovesOnTheDevice) {
   MovingCase made;
   const TensorId large = made.trace.add_tensor("large", 2 * MovingCase::small_bytes, Role::activation, false);
@@ -276,12 +276,12 @@ TEST(OrderedMachineTest, AnOpWaitsForItsMovesOnTheDevice) {
   EXPECT_EQ(moved.result.iteration_ns.front(), 5 * 15'872 + 4 * 10);
 }
 
-// The link moves 3 as soon as it has arrived: the ops that read it only hold back the copy that takes its former place.
+// The link moves 1 as soon as it has arrived: the ops that read it only hold back the copy that takes its former place.
 TEST(OrderedMachineTest, ALinkMovesBeforeTheCopyThatNeedsIt) {
   MovingCase made;
   const TensorId large = made.trace.add_tensor("large", 2 * MovingCase::small_bytes, Role::parameter, true);
   add_op(made.trace, 10, {large}, {});
-  add_op(made.trace, 10, {made.small[3]}, {});
+  add_op(made.trace, 10, {made.small[1]}, {});
   const AheadRun moved = run(ahead(made.machine), made.trace);
   ASSERT_TRUE(moved.result.fits) << moved.result.misfit;
   EXPECT_EQ(moved.result.window.tiers[0].holes, 1u);
@@ -298,7 +298,7 @@ TEST(OrderedMachineTest, AMoveSlowsOpsDown) {
   made.machine.resources.push_back({"hbm", 3 * byte_per_ns, none});
   made.machine.lane_uses[gpu_lane] = {0};
   const TensorId large = made.trace.add_tensor("large", 2 * MovingCase::small_bytes, Role::parameter, true);
-  add_op(made.trace, 63'488, {made.small[1]}, {});
+  add_op(made.trace, 63'488, {made.small[3]}, {});
   made.trace.ops.back().bytes = 2 * 63'488;
   add_op(made.trace, 10, {large}, {});
   const AheadRun moved = run(ahead(made.machine, 8, 1'000'000), made.trace);

@@ -32,8 +32,8 @@ CoarseTrace::CoarseTrace(const Trace& trace, const MachineSpec& machine, Bytes c
     : wanted_parts_(parts),
       machine_(machine),
       fine_chunk_bytes_(moves_whole_tensors(machine) ? 0 : chunk_bytes),
-      chunk_bytes_(chunk_bytes) {
-  // A tensor here is many of the run's, which lie where they may.
+      chunk_bytes_(fine_chunk_bytes_) {
+  // What moves here is many of the run's tensors, which lie where they may.
   if (moves_whole_tensors(machine)) {
     machine_.tiers[0].allocator = AllocatorKind::exact;
     machine_.tiers[0].capacity = MovableAllocator::usable(machine_.tiers[0].capacity);

@@ -144,10 +144,12 @@ class Foresight final : public Policy {
     plan_.knobs.in_flight = std::min<std::uint64_t>(plan_.knobs.in_flight, 1'000'000);
   }
   // A candidate: it rehearses nothing. It has as many bytes on their way as the run has, whose chunks are that large.
-  Foresight(ForesightPlan plan, const std::string& updates, bool forgets, Bytes chunk_bytes, Bytes chunk_of_run)
+  Foresight(ForesightPlan plan, const std::string& updates, bool forgets, bool whole, Bytes chunk_bytes,
+            Bytes chunk_of_run)
       : planned_(true),
         updates_(updates),
         forgets_(forgets),
+        whole_(whole),
         chunk_bytes_(chunk_bytes),
         chunk_of_run_(chunk_of_run),
         plan_(std::move(plan)) {}
@@ -161,7 +163,7 @@ class Foresight final : public Policy {
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout;
-    layout.chunk_bytes = moves_whole_tensors(machine) ? 0 : chunk_bytes(machine);
+    layout.chunk_bytes = whole_ || moves_whole_tensors(machine) ? 0 : chunk_bytes(machine);
     layout.forgets_overwritten = forgets_;
     layout.fallback_eviction = false;  // step 6 names all there is
     if (program == nullptr) return layout;
@@ -233,6 +235,7 @@ class Foresight final : public Policy {
   bool planned_ = false;
   std::string updates_ = "auto";
   bool forgets_ = true;
+  bool whole_ = false;      // a candidate that moves whole tensors, as the run does
   Bytes chunk_bytes_ = 0;   // 0: chunk_of the machine
   Bytes chunk_of_run_ = 0;  // of a candidate, on a coarse trace: of the trace itself; 0: the same
   std::uint64_t plan_events_ = 120'000;
@@ -251,8 +254,9 @@ void Foresight::plan(const Trace& trace, const MachineSpec& machine, const Rehea
   // Where little decides what fits, a trace is not as coarse, and what is on its way there leaves less room than in the
   // run.
   const bool is_tight = plan_.cpu_share && is_tight_for_updates(trace, machine);
-  const auto make = [this, of_run = is_tight ? 0 : chunk](const ForesightPlan& plan, Bytes coarse_chunk) {
-    return std::make_unique<Foresight>(plan, updates_, forgets_, coarse_chunk, of_run);
+  const auto make = [this, of_run = is_tight ? 0 : chunk, whole = moves_whole_tensors(machine)](
+                        const ForesightPlan& plan, Bytes coarse_chunk) {
+    return std::make_unique<Foresight>(plan, updates_, forgets_, whole, coarse_chunk, of_run);
   };
   constexpr std::uint64_t fine = 5;
   const std::uint64_t fineness = is_tight ? fine : fineness_for_size(trace, chunk);

@@ -342,8 +342,12 @@ bool DeviceLanes::observe(LineState& line, const std::function<void(const Work&)
       return true;
     });
     if (TENCACHE_ORDER_SITE("guard", !order_.over({line.line, work.number}))) break;
-    const Work over = std::move(work);
+    Work over = std::move(work);
     line.works.pop_front();
+    // Seen at one look, the wait was over before the op ran.
+    if (over.waited_until_ns == now) {
+      over.waited_until_ns = std::max(over.given_ns, now - over.duration_ns);
+    }
     ended(over);
     if (over.fence != 0) {
       lanes_.post({.fence = over.fence,

@@ -2,9 +2,11 @@
 // Order itself is judged by seeds (driver_seeds.cpp).
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "core/error.h"
 #include "executor/cuda/cuda_device.h"
@@ -37,11 +39,13 @@ class Kernels final : public OpBodies {
     driver_.table().cuCtxSetCurrent(context);
     driver_.table().cuDevicePrimaryCtxRelease(0);
     rules::DeviceJob job;
-    job.run = [] {};
+    job.run = body;
     const RulesDriver::ProgramAccess access{reinterpret_cast<CUdeviceptr>(machine.address(uses[0].tensor)),
                                             machine.bytes(uses[0].tensor), true};
     EXPECT_EQ(driver_.launch(nullptr, std::move(job), {&access, 1}), CUDA_SUCCESS);
   }
+
+  std::function<void()> body = [] {};
 
  private:
   RulesDriver& driver_;
@@ -214,6 +218,27 @@ TEST_F(DeviceLanesTest, AnOpBehindAMoveIsSeenToWaitForItsOwnLane) {
   EXPECT_GT(behind.waited_until_ns, 0);
   EXPECT_EQ(run().waited_until_ns, 0);
   EXPECT_EQ(driver_.violation(), "");
+  end();
+}
+
+TEST_F(DeviceLanesTest, AWaitThatIsSeenTogetherWithTheOpsEndWasOverBeforeTheOpRan) {
+  const Nanoseconds took_ns = 5'000'000;
+  Kernels kernels(driver_);
+  kernels.body = [took_ns] { std::this_thread::sleep_for(std::chrono::nanoseconds(took_ns)); };
+  open(driver_.table(), kernels);
+  create(0, page, 0);
+  submit(h2d, 0, page, 1);
+  const Use use{0, false, true};
+  machine_->execute({.lane = gpu_lane, .op = 0, .idle = false, .duration_ns = took_ns, .uses = {&use, 1}}, 2);
+  while (next() != "done 2") {
+  }
+  EXPECT_EQ(driver_.table().cuStreamSynchronize(nullptr), CUDA_SUCCESS);  // both are over before anybody looks again
+  Completion over;
+  while (machine_->wait(over) && (over.status != CompletionStatus::observed || over.tag != 2)) {
+  }
+  EXPECT_EQ(over.waited_for, first_link_lane + h2d);
+  EXPECT_GT(over.waited_until_ns, 0);
+  EXPECT_GE(over.end_ns - over.start_ns, took_ns);
   end();
 }
 

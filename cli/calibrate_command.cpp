@@ -349,6 +349,18 @@ void state_page_locking(Calibration& calibration, const std::string& date) {
                                        date, std::min(std::max(cost.touch.spread, cost.lock.spread), 10.0)});
 }
 
+// For durations of other GPUs, which are rescaled to it. `described`: its name, a comma, more.
+void name_gpu(Calibration& calibration, const std::string& described) {
+  const std::string card = described.substr(0, described.find(','));
+  const std::vector<GpuSpec> gpus = list_gpus();
+  if (const GpuSpec* const gpu = find_gpu(gpus, card)) {
+    calibration.machine.gpu = gpu->name;
+  } else {
+    calibration.not_measured.push_back("which GPU of `gpus.yaml` the " + card +
+                                       " is: traces' durations are not rescaled to it");
+  }
+}
+
 ExitCode measure(const CalibrateArguments& arguments) {
   if (!arguments.trace.empty()) return calibrate_kernels(arguments);
   if (!arguments.answers.empty()) return import_answers(arguments);
@@ -384,6 +396,7 @@ ExitCode measure(const CalibrateArguments& arguments) {
       options.progress("what copies cost a program, beside the links' time");
       host_cost = measure_host_cost(calibration.machine, options.quick);
     } else {
+      name_gpu(calibration, options.accelerator->describe());
       calibration.not_measured.push_back(
           "what copies cost a live program beside the links' time: bench/gpu_day.sh times the driver's calls");
     }

@@ -47,6 +47,8 @@ std::string taken_as_they_are(const Trace& trace, const MachineSpec& machine, co
   const std::string& hardware = trace.header.hardware;
   const std::string of = hardware.starts_with("modelled: ") ? hardware.substr(hardware.find(": ") + 2) : hardware;
   if (of == machine.gpu) return "";
+  const std::vector<GpuSpec> gpus = list_gpus();
+  if (const GpuSpec* const named = find_gpu(gpus, of); named != nullptr && named->name == machine.gpu) return "";
   return of.empty() ? "an unknown GPU" : of;
 }
 

@@ -87,6 +87,22 @@ class GpuDefaults(unittest.TestCase):
             self.assertIn("--run-ahead 8: ", done.stderr)
             self.assertIn(why, done.stderr)
 
+    def test_calibration(self):
+        for card, gpu in (("NVIDIA H200", 'gpu: "h200"\n'), ("NVIDIA A100-SXM4-80GB", 'gpu: "a100-80g"\n'),
+                          ("Other", "")):
+            with self.subTest(card):
+                self.environment["TENCACHE_RULES_CARD"] = card
+                path = os.path.join(self.folder, "calibrated.yaml")
+                done = self.command(os.path.join(BUILD, "cli", "tencache"), "calibrate", "--device", "cuda", "--quick",
+                                    "--no-files", "--json", "-o", path)
+                with open(path, encoding="utf-8") as file:
+                    yaml = file.read()
+                self.assertIn("allocator: movable", yaml)
+                self.assertIn("ops: 256", yaml)
+                self.assertIn(gpu, yaml)
+                unknown = [why for why in json.loads(done.stdout)["not_measured"] if "which GPU" in why]
+                self.assertEqual((len(unknown), "\ngpu:" in yaml), (0, True) if gpu else (1, False))
+
     def test_programs(self):
         code = ("import json, sys; from tencache import _core; asked = json.loads(sys.argv[1]); "
                 "print(_core.LiveSetting(program='p', gpu_memory='', cpu_memory='', limits=asked.pop('limits', []), "

@@ -1,10 +1,14 @@
 // The driver of rules as a libcuda.so.1: with its folder in LD_LIBRARY_PATH, `tencache` or a test that asks for a GPU
 // runs on it as it is. Time is this computer's. Ends the process with 86 if a rule was broken, and says which.
 //
+// TENCACHE_RULES_CARD: the card's name.
+//
 // A function that is looked up by its name jumps to where the driver's table points; x86-64 only.
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "executor/cuda/cuda_driver.h"
@@ -39,6 +43,11 @@ RULES_EXPORT(cuMemcpyBatchAsync)
 namespace tencache::rules {
 namespace {
 
+CUresult CUDAAPI card_name(char* name, int length, CUdevice) {
+  std::strncpy(name, std::getenv("TENCACHE_RULES_CARD"), static_cast<std::size_t>(length));
+  return CUDA_SUCCESS;
+}
+
 [[gnu::constructor]] void begin() {
   const CudaDriver& table = driver().table();
 #define RULES_FILL(function) rules_##function = table.function;
@@ -46,6 +55,7 @@ namespace {
 #if CUDA_VERSION >= 13000
   RULES_FILL(cuMemcpyBatchAsync)
 #endif
+  if (std::getenv("TENCACHE_RULES_CARD") != nullptr) rules_cuDeviceGetName = card_name;
 }
 
 [[gnu::destructor]] void end() {

@@ -34,11 +34,11 @@ void add_machine_choice_options(QuestionOptions& options, Scenario& scenario) {
   options.word("--gpu-allocator", scenario.machine.gpu_allocator,
                "How GPU memory is laid out where the policy does not say: exact (pages from anywhere), caching "
                "(PyTorch's allocator), or movable (one range, whole tensors, which are moved to make holes) (default: "
-               "the machine's, exact if it says nothing; on a GPU movable)");
+               "the machine's, exact if it says nothing; of `run` on a GPU movable)");
   add_limit_option(options, scenario.machine);
   options.word("--run-ahead", scenario.machine.run_ahead,
                "Ops that the program's thread launches ahead of the GPU; 0: each is waited for (default: the "
-               "machine's, 0 if it says nothing; on a GPU with movable memory 256)");
+               "machine's, 0 if it says nothing; of `run` on a GPU with movable memory 256)");
   options.word("--assume-gpu", scenario.trace.rescale.assume_gpu,
                "The GPU that the trace's durations are of, where it does not say");
   options.flag("--no-rescale", scenario.trace.rescale.no_rescale,

@@ -172,7 +172,14 @@ DrawnLengths draw_requests(const std::string& file, std::uint64_t requests, std:
 // Formats of weights; the model's own precision is one by its name.
 void set_weights(const Values& values, GenerateOptions& options) {
   const std::string weights = values.text("weights");
-  if (weights.empty()) return;
+  if (weights.empty()) {
+    // As the checkpoint is published. What is trained is in 16 bits, and so is what adapters have no kernels for.
+    const std::string& published = options.model.quantised;
+    if (options.weights != nullptr || options.precision == Precision::fp8) return;
+    if (options.forward_only) options.weights = find_weight_format(published);
+    if (options.lora_rank != 0 && published == "nf4") options.weights = find_weight_format(published);
+    return;
+  }
   if (options.weights != nullptr) throw Error("--weights and --quantise exclude each other; give one");
   if (parse_storage_precision(weights)) {
     if (weights == to_string(options.precision)) return;
@@ -387,6 +394,8 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   options.pipeline_chunks = count("pipeline-chunks");
   options.zero = static_cast<int>(std::min<std::uint64_t>(count("zero"), 99));
   set("gradient-reduction", options.gradient_reduction);
+  if (values.given("reduce-bucket")) options.reduce_bucket = count("reduce-bucket");
+  options.max_reuse_distance = count("max-reuse-distance");
   if (!values.text("interconnect").empty()) {
     options.interconnect = parsed("interconnect", values.text("interconnect"), parse_bandwidth);
     if (options.interconnect == 0) throw Error("--interconnect: must be above 0");
@@ -475,7 +484,13 @@ const std::vector<GenerateOption>& generate_options() {
        "0"},
       {"communication", text,
        "Software between data-parallel ranks, which hides part of its collectives: " + enum_names<Communication>() +
-           " (default: ddp without ZeRO, else fsdp)"},
+           " (default: ddp without ZeRO, else deepspeed)"},
+      {"reduce-bucket", whole,
+       "Under DeepSpeed's ZeRO: elements of the bucket that gradients are reduced from, which stays on the GPU "
+       "(default: 500000000, and no more than are trained)"},
+      {"max-reuse-distance", whole,
+       "Under DeepSpeed's ZeRO-3: a gathered parameter that is used again so soon, in elements, stays on the GPU",
+       "1000000000"},
       {"dropout", text, enum_names<Dropout>() + " (family: as published)", "family"},
       {"clip", text,
        enum_names<Clip>() +

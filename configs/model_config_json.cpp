@@ -203,6 +203,7 @@ ModelDescription model_of_config_json(const ModelFields& fields) {
     model.tied_embeddings = *tied;
   }
   model.labels = fields.count("num_labels").value_or(fields.size("id2label").value_or(2));
+  if (const auto quantization = fields.map("quantization_config")) read_quantization(model, *quantization);
   complete(model, fields);
   return model;
 }

@@ -28,6 +28,9 @@ class ModelFields {
   std::optional<bool> flag(const std::string& key) const;
   std::optional<std::string> text(const std::string& key) const;
   std::optional<std::vector<std::string>> texts(const std::string& key) const;
+  // A map of its own; of several, as compressed-tensors' groups are, `first`.
+  std::optional<ModelFields> map(const std::string& key) const;
+  std::optional<ModelFields> first_map() const;
   // How many entries the map or list of this key has.
   std::optional<std::uint64_t> size(const std::string& key) const;
   void only(const std::vector<std::string>& valid, const std::string& what) const;
@@ -48,6 +51,9 @@ void set_family_defaults(ModelDescription& model);
 // Fills in what follows from the rest (key_value_heads, head_dimension, intermediate, positions) where it is 0, and
 // checks the whole.
 void complete(ModelDescription& model, const ModelFields& fields);
+
+// What a map of quantization_config says. A method that is not known leaves `quantised` empty.
+void read_quantization(ModelDescription& model, const ModelFields& fields);
 
 // From a Hugging Face config.json.
 ModelDescription model_of_config_json(const ModelFields& fields);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/describe.hpp>
 #include <boost/mp11.hpp>
+#include <filesystem>
 
 #include "configs/model_fields.h"
 #include "configs/shipped_files.h"
@@ -92,7 +93,15 @@ ModelDescription model_of_yaml(const ModelFields& fields) {
 }
 
 ModelDescription read_model_file(const std::string& path) {
-  return parse_model(read_file(path, maximum_model_file_bytes), path);
+  ModelDescription model = parse_model(read_file(path, maximum_model_file_bytes), path);
+  // NVIDIA's ModelOpt writes the format into a file beside it.
+  const std::filesystem::path beside = std::filesystem::path(path).parent_path() / "hf_quant_config.json";
+  if (model.quantisation.empty() && path.ends_with("config.json") && std::filesystem::is_regular_file(beside)) {
+    const ModelFields fields(beside.string(),
+                             load_yaml(read_file(beside.string(), maximum_model_file_bytes), beside.string()));
+    if (const auto quantization = fields.map("quantization")) read_quantization(model, *quantization);
+  }
+  return model;
 }
 
 }  // namespace
@@ -178,6 +187,18 @@ std::optional<std::vector<std::string>> ModelFields::texts(const std::string& ke
     result.push_back(item.Scalar());
   }
   return result;
+}
+
+std::optional<ModelFields> ModelFields::map(const std::string& key) const {
+  const auto node = find(key);
+  return node ? std::optional(ModelFields(file_, *node)) : std::nullopt;
+}
+
+std::optional<ModelFields> ModelFields::first_map() const {
+  for (const auto& entry : root_) {
+    if (entry.second.IsMap()) return ModelFields(file_, entry.second);
+  }
+  return std::nullopt;
 }
 
 std::optional<std::uint64_t> ModelFields::size(const std::string& key) const {

@@ -1102,8 +1102,6 @@ TEST(Generate, RefusesWhatDoesNotGoTogether) {
   EXPECT_THAT(with([](O& o) { o.weights = find_weight_format("nf4"); }), HasSubstr("give --lora-rank"));
   EXPECT_THAT(with([](O& o) { o.lora_rank = 8, o.weights = find_weight_format("awq"); }),
               HasSubstr("--weights: awq is read by kernels for inference; for adapters give --quantise 4 or 8"));
-  EXPECT_THAT(with([](O& o) { o.forward_only = true, o.weights = find_weight_format("mxfp4"); }),
-              HasSubstr("--weights: mxfp4 is of experts, and"));
   EXPECT_THAT(with([](O& o) { o.lora_rank = 8, o.lora_targets = {"c_attn"}; }),
               HasSubstr("valid are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"));
   EXPECT_THAT(with([](O& o) { o.gpu = read_gpu("t4"), o.precision = Precision::bf16; }),

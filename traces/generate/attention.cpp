@@ -249,14 +249,15 @@ void AttentionOps::core_forward(Layer& layer, const MicroBatch& micro, const Att
   const TensorId raw = step_.activation(module, "scores", scores);
   step_.op("attention_scores", module, matmul(sequences, length, length, dimension, {dimension, length}),
            {qkv.q, qkv.k}, {raw});
-  state.weights = step_.activation(module, "weights", scores);
-  step_.op("softmax", module, kernels_.softmax(scores), {raw, layer.sinks != nullptr ? layer.sinks->value : none},
-           {state.weights});
-  state.dropped = state.weights;
+  state.dropped = step_.activation(module, "weights", scores);
+  state.weights = fp32_softmax() ? step_.tensor(module, "weights_fp32", 4 * scores, Role::activation) : state.dropped;
+  step_.op("softmax", module, kernels_.softmax(scores, fp32_softmax()),
+           {raw, layer.sinks != nullptr ? layer.sinks->value : none}, {state.weights, state.dropped});
   if (rank_.attention_dropout) {
+    const TensorId before = state.dropped;
     state.mask = step_.tensor(module, "weights_dropout_mask", scores, Role::activation);
     state.dropped = step_.activation(module, "weights_dropout", scores);
-    step_.op("dropout", module, kernels_.dropout(scores), {state.weights}, {state.dropped, state.mask});
+    step_.op("dropout", module, kernels_.dropout(scores), {before}, {state.dropped, state.mask});
   }
   step_.op("attention_values", module, matmul(sequences, length, dimension, length, {length, dimension}),
            {state.dropped, qkv.v}, {state.context});
@@ -287,7 +288,8 @@ void AttentionOps::core_backward(Layer& layer, const MicroBatch& micro, const At
     d_weights = before;
   }
   const TensorId d_scores = step_.gradient(module, "scores_grad", scores);
-  step_.op("softmax_backward", module, kernels_.softmax_backward(scores), {d_weights, core.weights}, {d_scores});
+  step_.op("softmax_backward", module, kernels_.softmax_backward(scores, fp32_softmax()), {d_weights, core.weights},
+           {d_scores});
   // With one tensor for query, key and value, their gradients are one as well, whose last third is there already.
   step_.op("attention_scores_backward", module, matmul(2 * sequences, length, dimension, length, {length, dimension}),
            {d_scores, state.q, state.k, dq == dv ? dv : TensorId{none}}, {dq, dk});

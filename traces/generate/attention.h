@@ -71,7 +71,8 @@ class LatentAttentionOps : BlockOps {
 };
 
 struct CoreAttentionState {
-  TensorId weights = none, mask = none, dropped = none, log_sum_exp = none, context = none;
+  TensorId weights = none;  // what the softmax's backward pass reads: in fp32 where it was computed so
+  TensorId mask = none, dropped = none, log_sum_exp = none, context = none;
 };
 
 struct AttentionState {
@@ -91,6 +92,10 @@ class AttentionOps : BlockOps {
 
  private:
   void rotate(const Module& module, Count tokens, AttentionState& state);
+  // The softmax is computed in fp32, and what follows reads a copy.
+  bool fp32_softmax() const {
+    return kernels_.eager() && step_.element_bytes() < 4 && facts_of(model_.family).fp32_softmax;
+  }
   Cost flash(KernelKind kind, const MicroBatch& micro, Count window) const;
   CacheShape cache_shape(const Layer& layer) const {
     return {.width = 2 * rank_.key_value_heads * model_.head_dimension, .window = layer.window};

@@ -131,9 +131,6 @@ void check_lora(const GenerateOptions& o) {
     refuse("weights",
            std::string(o.weights->name) + " is read by kernels for inference; for adapters give --quantise 4 or 8");
   }
-  if (o.weights != nullptr && std::string_view(o.weights->name) == "mxfp4" && o.model.experts == 0) {
-    refuse("weights", "mxfp4 is of experts, and " + o.model.name + " has none");
-  }
   if (o.lora_rank == 0 && !o.lora_targets.empty()) refuse("lora-targets", "needs --lora-rank");
   if (o.lora_rank > o.model.hidden) {
     refuse("lora-rank", number(o.lora_rank) + " is above the width " + number(o.model.hidden) + " of " + o.model.name);
@@ -320,7 +317,7 @@ Trace generate(const GenerateOptions& given) {
   }
   if (!options.loss && !options.forward_only)
     options.loss = options.stack == Stack::eager ? LossKind::full : LossKind::fused;
-  if (!options.communication) options.communication = options.zero == 0 ? Communication::ddp : Communication::fsdp;
+  if (!options.communication) options.communication = options.zero == 0 ? Communication::ddp : Communication::deepspeed;
   if (options.attention_kernel == AttentionKernel::unspecified) {
     options.attention_kernel = options.stack == Stack::fused ? options.gpu.fused_attention : options.gpu.attention;
   }

@@ -184,7 +184,11 @@ struct GenerateOptions {
   std::uint64_t pipeline_chunks = 1;  // of layers, on each pipeline stage; above 1: the interleaved schedule
   int zero = 0;                       // stage 0 … 3 of ZeRO over the data-parallel ranks
   GradientReduction gradient_reduction = GradientReduction::reduce_scatter;  // from stage 1 on
-  std::optional<Communication> communication;                                // default: ddp without ZeRO, else fsdp
+  std::optional<Communication> communication;  // default: ddp without ZeRO, else deepspeed
+  // DeepSpeed's, in elements of whole parameters: gradients of a bucket, which stages 1 to 3 keep (default: 5e8, and no
+  // more than are trained); a parameter that stage 3 has gathered stays if fewer are used before it is again.
+  std::optional<std::uint64_t> reduce_bucket;
+  std::uint64_t max_reuse_distance = 1'000'000'000;
   BytesPerSecond interconnect = 0;  // between ranks, one direction; 0: the GPU's
 
   // For the header: the same options as texts (Provenance::made_with), and as a command (TraceHeader::recorded_by).

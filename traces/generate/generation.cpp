@@ -134,6 +134,20 @@ void GenerationPasses::compute(const Work& work) {
     for (Count k = work.first; k < end; ++k) layer(number, k, work.step);
   }
   for (Count k = work.first; model_.has_head && k < end; ++k) head(k, work.step);
+  for (Count k = work.first; generation_.new_tokens == 1 && k < end; ++k) keep_caches(k);
+}
+
+void GenerationPasses::keep_caches(Count index) {
+  for (Count number = 0; number < model_.layers.size(); ++number) {
+    std::vector<TensorId> pieces;
+    for (const KvCache::Piece& piece : requests_[index].caches[number].pieces) pieces.push_back(piece.tensor);
+    const Module& module = model_.layers[number].attention_module;
+    Op op = step_.kernel("kv_keep", module, {.kernel = {.kind = KernelKind::copy}, .bytes = 1});
+    op.device = generation_.attention;
+    op.placeable = generation_.placeable != Placeable::none;
+    op.duration_ns = 0;
+    step_.op(op, pieces, {});
+  }
 }
 
 void GenerationPasses::run_stages(const std::function<void(double share)>& progress) {

@@ -78,6 +78,8 @@ class GenerationPasses {
   void layer(Count number, Count index, Count step);
   void head(Count index, Count step);
   void compute(const Work& work);
+  // A request's caches are there until all of its prompt is through, also where no token comes after to read them.
+  void keep_caches(Count index);
   // The stages in turns.
   void run_stages(const std::function<void(double share)>& progress);
   // In the pause after a turn, what the stage `from` has made of `work` goes to `to`.

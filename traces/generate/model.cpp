@@ -350,6 +350,7 @@ const std::vector<FamilyFacts>& model_families() {
            }},
       {.family = ModelFamily::bloom,
        .name = "bloom",
+       .fp32_softmax = true,
        .lora_targets = {"query_key_value"},
        .set_defaults =
            [](ModelDescription& model) {
@@ -399,6 +400,7 @@ const std::vector<FamilyFacts>& model_families() {
        .rotary = true,
        .own_widths = true,
        .llama_attention = true,
+       .fp32_softmax = true,
        .set_defaults = set_llama_defaults},
       {.family = ModelFamily::mixtral,
        .name = "mixtral",
@@ -406,9 +408,11 @@ const std::vector<FamilyFacts>& model_families() {
        .own_widths = true,
        .llama_attention = true,
        .experts = true,
+       .fp32_softmax = true,
        .set_defaults = set_llama_defaults},
       {.family = ModelFamily::opt,
        .name = "opt",
+       .fp32_softmax = true,
        .position_rows = 2,
        .hidden_dropout = true,
        .set_defaults = [](ModelDescription& model) { model.activation = Activation::relu; }},
@@ -418,6 +422,7 @@ const std::vector<FamilyFacts>& model_families() {
        .own_widths = true,
        .llama_attention = true,
        .experts = true,
+       .fp32_softmax = true,
        .set_defaults =
            [](ModelDescription& model) {
              set_llama_defaults(model);
@@ -427,6 +432,7 @@ const std::vector<FamilyFacts>& model_families() {
        .name = "vit",
        .causal = false,
        .images = true,
+       .fp32_softmax = true,
        .lora_targets = {"query", "value"},
        .set_defaults =
            [](ModelDescription& model) {

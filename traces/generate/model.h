@@ -45,6 +45,8 @@ struct FamilyFacts {
   bool experts = false;           // its layers have experts in place of the feed-forward block
   bool latent_attention = false;  // keys and values are made of one narrow vector a token (DeepSeek-V2, section 2.1)
   bool trained = true;            // its backward pass is modelled
+  // Hugging Face's eager attention computes the softmax in fp32 and casts its result: of 16 bits both are kept.
+  bool fp32_softmax = false;
   std::optional<std::uint64_t> position_rows = {};  // of a learned position embedding, beyond the longest sequence
   bool hidden_dropout = false, attention_dropout = false;        // in training, as its configurations are published
   std::vector<std::string> lora_targets = {"q_proj", "v_proj"};  // what Hugging Face's PEFT adapts unless told
@@ -105,6 +107,9 @@ struct ModelDescription {
                                            // false (OPT-350M, BERT): after each, and none after the last layer
   bool embedding_norm = false;             // a norm right after the embedding (BLOOM, BERT)
   std::uint64_t published_parameters = 0;  // with usual_head(), tied weights once; 0: not known
+  std::string quantised;                   // format (weight_format.h) that the checkpoint has; empty: none, or unknown
+  std::string quantisation;                // what its file says of it, for people; empty: nothing
+  std::vector<std::string> unquantised;    // modules that it leaves out, as patterns (weight_format.h)
   std::string source;                      // where the figures come from
 
   bool has_experts(std::uint64_t layer) const { return experts != 0 && layer >= dense_layers; }

@@ -1,7 +1,9 @@
 #include "traces/generate/rank.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
+#include <set>
 
 #include "traces/generate/blocks.h"
 #include "traces/generate/generation.h"
@@ -22,6 +24,7 @@ class ParameterOps {
   ParameterOps(Step& step, Collectives& collectives, RankModel& model);
 
   // ZeRO-3: the block's parameters from the shards of all data-parallel ranks, for as long as the block needs them.
+  // DeepSpeed keeps those that the backward pass needs again within the reuse distance.
   void gather(const std::vector<Parameter*>& parameters, const Module& module);
   // Whether those of the next block are gathered beside the kernels of the present one.
   bool gathers_ahead() const { return options_.zero == 3 && collectives_.overlaps(); }
@@ -34,6 +37,11 @@ class ParameterOps {
   // The block's gradients over the data-parallel ranks: once an iteration, or under ZeRO-2 and -3 after every
   // micro-batch, as each rank keeps its part only.
   void reduce(const std::vector<Parameter*>& parameters, const Module& module, Count index);
+  // DeepSpeed's copy of gradients into its bucket, and from there, in the order of the ranks' parts, into what is
+  // reduced: of the whole bucket where it is full.
+  TensorId fill_bucket(const Module& module, Bytes bytes);
+  void find_kept();
+  void add_bucket();
   // The two copies of a tied embedding, on the first and the last stage.
   void finish_gradients();
 
@@ -42,7 +50,10 @@ class ParameterOps {
   Collectives& collectives_;
   RankModel& model_;
   std::optional<OptimizerTensors> optimizer_;
-  Parameter* tied_ = nullptr;  // the embedding that is the head as well, or this stage's copy of it
+  Parameter* tied_ = nullptr;                      // the embedding that is the head as well, or this stage's copy of it
+  std::set<const std::vector<Parameter*>*> kept_;  // blocks whose parameters stay from the forward to the backward pass
+  TensorId bucket_ = none;
+  Bytes in_bucket_ = 0;
   std::vector<TensorId> shards_, wholes_, accumulated_;  // reused
   std::vector<Parameter*> finished_;                     // reused
 };
@@ -55,10 +66,50 @@ ParameterOps::ParameterOps(Step& step, Collectives& collectives, RankModel& mode
       (model.has_embedding || model.has_head)) {
     tied_ = model.has_embedding ? model.embedding.tokens : model.head.output.weight;
   }
+  if (options_.communication != Communication::deepspeed || options_.data_parallel == 1) return;
+  if (options_.zero == 3) find_kept();
+  if (options_.zero >= 1) add_bucket();
+}
+
+// stage3.py releases a module's parameters unless they are used again among the next max_reuse_distance elements
+// (partitioned_param_coordinator.py). Where micro-batches take turns within a pipeline nothing is kept.
+void ParameterOps::find_kept() {
+  if (options_.pipeline_parallel > 1 || options_.forward_only) return;
+  Count after = 0;  // elements of the blocks between the end of a block's forward pass and the head's
+  const auto add = [&](const std::vector<Parameter*>& parameters) {
+    if (2 * after < options_.max_reuse_distance) kept_.insert(&parameters);
+    for (const Parameter* parameter : parameters) after += parameter->elements();
+  };
+  add(model_.head.parameters);
+  for (std::size_t i = model_.layers.size(); i-- > 0;) add(model_.layers[i].parameters);
+  add(model_.embedding.parameters);
+}
+
+// torch.empty(reduce_bucket_size) of stage3.py and stage_1_and_2.py.
+void ParameterOps::add_bucket() {
+  Count trained = 0;
+  for (const Parameter& parameter : model_.parameters) trained += parameter.trainable ? parameter.elements() : 0;
+  constexpr Count standard = 500'000'000;
+  const Count elements = options_.reduce_bucket.value_or(std::min(standard, trained));
+  if (elements > 0 && trained > 0)
+    bucket_ = step_.persistent("reduce_bucket", elements * step_.gradient_element_bytes(), Role::workspace);
+}
+
+TensorId ParameterOps::fill_bucket(const Module& module, Bytes bytes) {
+  const bool full = in_bucket_ + bytes > step_.bytes(bucket_);
+  const Bytes reduced = full ? std::max(in_bucket_, bytes) : bytes;
+  in_bucket_ = full ? bytes : in_bucket_ + bytes;
+  const TensorId flat = step_.tensor(module, "reduced", reduced, Role::workspace);
+  const auto launches = static_cast<std::uint32_t>(wholes_.size() + 1);
+  const Op op =
+      step_.kernel("bucket", module, {.kernel = {.kind = KernelKind::copy, .launches = launches}, .bytes = 4 * bytes});
+  step_.op(op, wholes_, std::array{bucket_, flat});
+  return flat;
 }
 
 void ParameterOps::gather(const std::vector<Parameter*>& parameters, const Module& module) {
   if (options_.zero < 3 || options_.data_parallel == 1) return;
+  if (step_.phase == Phase::backward && kept_.contains(&parameters)) return;
   shards_.clear();
   wholes_.clear();
   Bytes bytes = 0;
@@ -101,13 +152,7 @@ void ParameterOps::reduce(const std::vector<Parameter*>& parameters, const Modul
     parameter->gradient = none;
   }
   if (wholes_.empty()) return;
-  if (options_.communication == Communication::deepspeed && options_.zero >= 2) {
-    // DeepSpeed copies gradients into a bucket and divides it by the number of ranks (stage3.py, v0.13 and v0.14).
-    const auto launches = static_cast<std::uint32_t>(wholes_.size() + 1);
-    const Op op = step_.kernel("bucket", module,
-                               {.kernel = {.kind = KernelKind::copy, .launches = launches}, .bytes = 4 * bytes});
-    step_.op(op, wholes_, wholes_);
-  }
+  if (bucket_ != none) wholes_.assign(1, fill_bucket(module, bytes));
   if (options_.zero == 0) {
     collectives_.all_reduce(Group::data, module, wholes_, bytes, Overlap::kernels);
   } else {

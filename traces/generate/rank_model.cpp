@@ -314,7 +314,8 @@ Parameter& Builder::store(const ParameterShape& shape, const std::string& name, 
   const bool head_is_new = options_.head == Head::classification && part == Part::head_output;
   parameter.trainable =
       !options_.forward_only && (options_.lora_rank == 0 || head_is_new) && is_trained(shape, part, bias);
-  if (options_.weights != nullptr && !parameter.trainable && !bias) {
+  if (options_.weights != nullptr && !parameter.trainable && !bias &&
+      !(options_.weights->name == model_.quantised && leaves_out(model_.unquantised, name))) {
     const WeightFacts facts{.use = use_of(part, shape),
                             .of_expert = of_expert,
                             .layer = static_cast<Count>(std::max<std::int64_t>(shape.layer, 0))};

@@ -75,12 +75,14 @@ Cost StackKernels::dropout(Count elements) const {
 
 Cost StackKernels::dropout_backward(Count elements) const { return dropout(elements); }
 
-Cost StackKernels::softmax(Count scores) const {
+Cost StackKernels::softmax(Count scores, bool in_fp32) const {
+  if (in_fp32) return cost(KernelKind::elementwise, 4, scores * (7 * element_ + 2 * full));
   return eager() ? cost(KernelKind::elementwise, 3, scores * 7 * element_)
                  : cost(KernelKind::norm, 1, scores * 2 * element_);
 }
 
-Cost StackKernels::softmax_backward(Count scores) const {
+Cost StackKernels::softmax_backward(Count scores, bool in_fp32) const {
+  if (in_fp32) return cost(KernelKind::elementwise, 4, scores * (4 * element_ + 5 * full));
   return eager() ? cost(KernelKind::elementwise, 2, scores * 5 * element_)
                  : cost(KernelKind::norm, 1, scores * 3 * element_);
 }

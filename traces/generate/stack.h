@@ -49,8 +49,9 @@ class StackKernels {
   }
 
   // Of materialised scores: scaled, masked, normalised; eager PyTorch does one after the other.
-  Cost softmax(Count scores) const;
-  Cost softmax_backward(Count scores) const;
+  // `in_fp32`: 16-bit scores are cast to fp32 and the result back, as kernels of their own.
+  Cost softmax(Count scores, bool in_fp32 = false) const;
+  Cost softmax_backward(Count scores, bool in_fp32 = false) const;
 
   Cost rotary(Count elements) const;
   Cost rotary_backward(Count elements) const;

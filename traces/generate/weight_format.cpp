@@ -27,12 +27,25 @@ Bytes nf4_blocks(Count rows, Count columns, Bytes) {
   return ceiling(rows * columns, 2) + blocks + 4 * ceiling(blocks, 256);
 }
 
-// AutoAWQ, GPTQ: 4 bits; for 128 inputs of an output an fp16 scale and a 4-bit zero. GPTQ: and each input's group.
+// AutoAWQ, GPTQ: 4 bits; for a group of inputs of an output an fp16 scale and a zero of as many bits. GPTQ: and each
+// input's group.
+template <Count Group, Count Bits = 4>
 Bytes awq_groups(Count rows, Count columns, Bytes) {
-  const Count groups = rows * ceiling(columns, 128);
-  return ceiling(rows * columns, 2) + 2 * groups + ceiling(groups, 2);
+  const Count groups = rows * ceiling(columns, Group);
+  return ceiling(rows * columns * Bits, 8) + 2 * groups + ceiling(groups * Bits, 8);
 }
-Bytes gptq_groups(Count rows, Count columns, Bytes element) { return awq_groups(rows, columns, element) + 4 * columns; }
+template <Count Group, Count Bits = 4>
+Bytes gptq_groups(Count rows, Count columns, Bytes element) {
+  return awq_groups<Group, Bits>(rows, columns, element) + 4 * columns;
+}
+
+// As DeepSeek-V3 and Qwen publish theirs: an fp32 scale for a square of 128.
+Bytes fp8_squares(Count rows, Count columns, Bytes) {
+  return rows * columns + 4 * ceiling(rows, 128) * ceiling(columns, 128);
+}
+
+// NVIDIA's: 4 bits, an 8-bit scale for 16 of them and an fp32 one of the matrix.
+Bytes nvfp4_blocks(Count rows, Count columns, Bytes) { return rows * (ceiling(columns, 2) + ceiling(columns, 16)) + 4; }
 
 // Groups of 64 along a row, each with an fp16 minimum and scale.
 Bytes groups_of_64(Count rows, Count columns, Bytes) { return rows * (ceiling(columns, 2) + 4 * ceiling(columns, 64)); }
@@ -45,8 +58,15 @@ Bytes half_and_bitmap(Count rows, Count columns, Bytes element) {
 constexpr Packing int8{"int8", false, int8_rows};
 constexpr Packing int8_expanded{"int8-expanded", true, int8_rows};
 constexpr Packing nf4{"nf4", true, nf4_blocks};
-constexpr Packing awq{"awq", false, awq_groups};
-constexpr Packing gptq{"gptq", false, gptq_groups};
+constexpr Packing fp8{"fp8", false, fp8_squares};
+constexpr Packing nvfp4{"nvfp4", false, nvfp4_blocks};
+constexpr Packing awq{"awq", false, awq_groups<128>};
+constexpr Packing awq_g64{"awq-g64", false, awq_groups<64>};
+constexpr Packing awq_g32{"awq-g32", false, awq_groups<32>};
+constexpr Packing gptq{"gptq", false, gptq_groups<128>};
+constexpr Packing gptq_g64{"gptq-g64", false, gptq_groups<64>};
+constexpr Packing gptq_g32{"gptq-g32", false, gptq_groups<32>};
+constexpr Packing gptq_8bit{"gptq-8bit", false, gptq_groups<128, 8>};
 constexpr Packing mxfp4{"mxfp4", false, blocks<32, 17>};
 constexpr Packing sparse50{"sparse50", true, half_and_bitmap};
 // llama.cpp's: ggml-common.h.
@@ -73,8 +93,8 @@ const Packing* of_matrices(const WeightFacts& weight, Count, const ModelDescript
   return weight.use != WeightUse::other ? &packing : nullptr;
 }
 
-const Packing* of_experts(const WeightFacts& weight, Count, const ModelDescription&) {
-  return in_block(weight) && weight.of_expert ? &mxfp4 : nullptr;
+const Packing* of_experts(const WeightFacts& weight, Count, const ModelDescription& model) {
+  return in_block(weight) && (weight.of_expert || model.experts == 0) ? &mxfp4 : nullptr;
 }
 
 // llama.cpp's Q4_K_M (src/llama-quant.cpp): the first and the last eighth of the layers, and every third between.
@@ -132,19 +152,64 @@ const std::array formats{
     WeightFormat{"int8", linears, of_linears<int8>},
     WeightFormat{"int8-expanded", linears, of_linears<int8_expanded>},
     WeightFormat{"nf4", linears, of_linears<nf4>},
+    WeightFormat{"fp8", linears, of_linears<fp8>},
+    WeightFormat{"nvfp4", linears, of_linears<nvfp4>},
     WeightFormat{"awq", linears, of_linears<awq>},
+    WeightFormat{"awq-g64", linears, of_linears<awq_g64>},
+    WeightFormat{"awq-g32", linears, of_linears<awq_g32>},
     WeightFormat{"gptq", linears, of_linears<gptq>},
+    WeightFormat{"gptq-g64", linears, of_linears<gptq_g64>},
+    WeightFormat{"gptq-g32", linears, of_linears<gptq_g32>},
+    WeightFormat{"gptq-8bit", linears, of_linears<gptq_8bit>},
     WeightFormat{"q4_k_m", "all matrices but routers and positions", q4_k_m_of},
-    WeightFormat{"mxfp4", "experts", of_experts},
+    WeightFormat{"mxfp4", "experts; without them linear layers of the blocks", of_experts},
     WeightFormat{"int4-g64", "all matrices but routers and positions", of_matrices<int4_g64>},
     WeightFormat{"sparse50", linears, of_linears<sparse50>},
 };
 
 }  // namespace
 
+namespace {
+
+// Whether the pattern, in which * is any text, is all of the name, or what comes before a dot in it.
+bool matches_begin(std::string_view pattern, std::string_view name) {
+  std::size_t star = pattern.npos, retry = 0, p = 0, n = 0;
+  const auto ended = [&] { return p == pattern.size() && (n == name.size() || name[n] == '.'); };
+  while (!ended()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = ++p;
+      retry = n;
+    } else if (p < pattern.size() && n < name.size() && pattern[p] == name[n]) {
+      ++p;
+      ++n;
+    } else if (star != pattern.npos && retry < name.size()) {
+      p = star;
+      n = ++retry;
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 const WeightFormat* find_weight_format(std::string_view name) {
   const auto found = std::ranges::find(formats, name, [](const WeightFormat& f) { return std::string_view(f.name); });
   return found == formats.end() ? nullptr : &*found;
+}
+
+bool leaves_out(const std::vector<std::string>& patterns, std::string_view name) {
+  if (const std::size_t dot = name.rfind('.'); dot != name.npos) name = name.substr(0, dot);  // the weight's module
+  // At the module's name or above it: each place where a part of it begins, up to where one ends.
+  const auto here = [&](std::string_view pattern) {
+    for (std::size_t begin = 0;; ++begin) {
+      if ((begin == 0 || name[begin - 1] == '.') && matches_begin(pattern, name.substr(begin))) return true;
+      begin = name.find('.', begin);
+      if (begin == name.npos) return false;
+    }
+  };
+  return std::ranges::any_of(patterns, here);
 }
 
 std::string weight_format_names() {

@@ -324,7 +324,9 @@ ChartBar demand_bar(const std::string& group, const char* label, const BytesAnsw
 BarChart chart_of(const FitAnswer& answer) {
   BarChart chart;
   chart.title = fmt::format("{} on {}: {}", std::filesystem::path(answer.trace).filename().string(), answer.machine,
-                            answer.fits ? "fits" : "does not fit");
+                            answer.without_offloading ? "fits"
+                            : answer.fits             ? "fits with offloading"
+                                                      : "does not fit");
   chart.mark_label = "capacity";
   const auto add = [&chart](ChartBar bar, const TierFill* tier) {
     if (tier != nullptr && tier->capacity_bytes) {
@@ -364,13 +366,46 @@ bool has_member(const FitPolicyAnswer& answer, std::string_view name) {
   return name != "minimum_with_more" || !answer.minimum_with_more.empty();
 }
 
+// What the answer rests on that the user did not say.
+std::vector<std::string> assumptions(const Workload& workload) {
+  std::vector<std::string> assumed;
+  const GenerateSettings& settings = workload.scenario.trace.generate;
+  if (settings.empty()) return assumed;
+  const GenerateOptions options = parse_generate_settings(settings);
+  const ModelDescription& model = options.model;
+  if (!model.quantisation.empty()) {
+    const bool as_published = options.weights != nullptr && options.weights->name == model.quantised;
+    if (as_published) {
+      assumed.push_back(
+          fmt::format("weights are in {}, as the model's quantisation ({}) says", model.quantised, model.quantisation));
+    } else if (options.weights == nullptr) {
+      assumed.push_back(
+          fmt::format("the model's quantisation ({}) is not used: weights are in {}; --weights says otherwise",
+                      model.quantisation, to_string(options.precision)));
+    }
+  }
+  if (!options.forward_only &&
+      std::ranges::find(settings, "precision", &GenerateSettings::value_type::first) == settings.end())
+    assumed.push_back(fmt::format("{} training with {}, as --precision and --optimizer are by default",
+                                  to_string(options.precision), to_string(options.optimizer)));
+  assumed.emplace_back("memory is what PyTorch allocates: what it reserves is more (--allocator default)");
+  return assumed;
+}
+
 FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts, const std::optional<Bound>& bound) {
   const Workload& workload = *request.workload;
   const Staging& staging = workload.machine.staging;
   FitAnswer answer;
   answer.trace = workload.scenario.trace.file;
   answer.machine = workload.machine.name;
-  answer.fits = std::ranges::any_of(verdicts, &FitVerdict::fits_all);
+  const Resident all = resident(*workload.trace, workload.machine);
+  answer.without_offloading = all.fits;
+  answer.without_offloading_peak_bytes = all.peak_bytes;
+  answer.missing_bytes = all.missing_bytes;
+  answer.fits = all.fits || std::ranges::any_of(verdicts, [](const FitVerdict& verdict) {
+                  return verdict.fits_all() && says_what_fits(verdict.policy);
+                });
+  answer.assumed = assumptions(workload);
   answer.notes = notes_of(workload);
   answer.gpu_time = gpu_time_answer(workload);
   if (staging.count > 0) {
@@ -453,14 +488,54 @@ DocumentTable training_memory_table(const std::vector<KindMemory>& kinds) {
   return table;
 }
 
+namespace {
+
+// What people ask first.
+std::string headline(const FitAnswer& answer) {
+  std::string text;
+  const auto gpu = answer.demand.empty() || answer.demand.front().tiers.empty()
+                       ? unlimited
+                       : answer.demand.front().tiers.front().capacity();
+  const std::string of = fmt::format("{} of {}", format_bytes(answer.without_offloading_peak_bytes), format_bytes(gpu));
+  if (answer.without_offloading) {
+    text += fmt::format("  without offloading  yes: {} of GPU memory\n", of);
+  } else {
+    text += fmt::format(
+        "  without offloading  no: {} of GPU memory, {} are missing\n", of,
+        format_bytes(answer.without_offloading_peak_bytes - std::min(gpu, answer.without_offloading_peak_bytes)));
+  }
+  if (answer.with) {
+    const SystemVerdict& with = *answer.with;
+    text += fmt::format("  with {:<15}{}", with.system, with.fits ? "yes" : "no: " + with.reason.value_or(""));
+    for (const TierUse& use : with.tiers) {
+      text += fmt::format("; {} {} of {}", use.tier, format_bytes(use.peak_bytes), format_bytes(use.capacity_bytes));
+    }
+    text += "\n";
+  }
+  for (const FitChange& change : answer.changes) {
+    if (!change.fits) continue;
+    text += fmt::format("  fits with           {}{}\n", change.flag,
+                        change.slowdown ? fmt::format(", × {:.2f} the time of a token", *change.slowdown) : "");
+  }
+  for (const std::string& line : answer.assumed) text += fmt::format("  assumed             {}\n", line);
+  return text + "\n";
+}
+
+}  // namespace
+
 Document document_of(const FitAnswer& answer) {
   Document document{.kind = "fit"};
   BarChart chart = chart_of(answer);
   document.title = chart.title;
   document.add_text(fmt::format("{}: {}\n",
                                 answer.title.empty() ? answer.trace + " on " + answer.machine : answer.title,
-                                answer.fits ? "fits" : "does not fit"));
-  document.add_paragraph(answer.fits ? "It fits." : "It does not fit.");
+                                answer.without_offloading ? "fits"
+                                : answer.fits             ? "fits with offloading"
+                                                          : "does not fit"));
+  document.add_text(headline(answer));
+  document.add_paragraph(answer.without_offloading ? "It runs without offloading."
+                         : answer.fits             ? "It fits with offloading."
+                                                   : "It does not fit.");
   document.add_chart(std::move(chart));
   add_demands(document, answer.demand);
   if (answer.training_memory) {

@@ -10,6 +10,7 @@
 #include "answers/durations.h"
 #include "studies/bound.h"
 #include "studies/fit.h"
+#include "studies/fit_system.h"
 #include "studies/largest.h"
 #include "studies/training_memory.h"
 #include "studies/workload.h"
@@ -64,6 +65,10 @@ TENCACHE_ANSWER(KindMemory, kind, parameters, frozen, parameter_bytes, gradient_
 TENCACHE_ANSWER(TierPeak, name, startup_peak_bytes, steady_peak_bytes, pinned_peak_bytes)
 TENCACHE_ANSWER(MinimumWithMore, tier, bytes, more_of, more_bytes)
 
+TENCACHE_ANSWER(TierUse, tier, peak_bytes, capacity_bytes)
+TENCACHE_ANSWER(SystemVerdict, system, fits, tier, peak_bytes, missing_bytes, reason, tiers)
+TENCACHE_ANSWER(FitChange, flag, fits, slowdown)
+
 TENCACHE_ANSWER(LargestGeneration, policy, axis, asked, largest, overflow, limit)
 
 struct FitPolicyAnswer : FitVerdict {
@@ -85,7 +90,13 @@ TENCACHE_ANSWER(FitAllocatorAnswer, allocator, fits, requested_bytes, reserved_b
 
 struct FitAnswer {
   std::string trace, machine;
-  bool fits = false;  // under any of the policies
+  bool fits = false;  // under any of the policies that page nothing and have a limit
+  bool without_offloading = false;
+  Bytes without_offloading_peak_bytes = 0;
+  Absent<SystemVerdict> with;      // the software that was named
+  std::vector<FitChange> changes;  // that make it fit, where it does not
+  Bytes missing_bytes = 0;         // under that software, else of the GPU without offloading
+  std::vector<std::string> assumed;
   double bound_seconds = 0;
   std::string bound_term;
   std::vector<std::string> notes;
@@ -103,7 +114,8 @@ struct FitAnswer {
   std::vector<TierKind> searched;  // for the least memory
   std::string remarks;             // where DeepSpeed would not fit, and how fast it can be at best
 };
-TENCACHE_ANSWER(FitAnswer, trace, machine, fits, bound_seconds, bound_term, notes, gpu_time, staging, demand, policies,
+TENCACHE_ANSWER(FitAnswer, trace, machine, fits, without_offloading, without_offloading_peak_bytes, with, changes,
+                missing_bytes, assumed, bound_seconds, bound_term, notes, gpu_time, staging, demand, policies,
                 training_memory, allocators, largest, manifest)
 
 // `bound`: none where it was not asked for, as nothing fits.

@@ -91,7 +91,8 @@ std::string named(std::string_view text) { return "'" + std::string(text) + "'";
 
 class Reader {
  public:
-  Reader(const std::string& file, std::uint64_t shards) : file_(file), shards_(std::max<std::uint64_t>(1, shards)) {}
+  Reader(const std::string& file, std::uint64_t shards, bool any)
+      : file_(file), shards_(std::max<std::uint64_t>(1, shards)), any_(any) {}
 
   // The section is kept apart while keys come and go: references into an ordered map do not survive that.
   DeepSpeedConfig read(Json document) {
@@ -265,6 +266,8 @@ class Reader {
   void read_stage(Json& stages) {
     const std::uint64_t stage = stages.contains("stage") ? count_of("stage", stages["stage"]).value_or(0) : 0;
     const std::string states = device(stages, optimizer), params = device(stages, param);
+    config_.stage = stage;
+    if (any_ && states == "none" && (stage < 3 || params == "none")) return;
     if (stage == 3) {
       config_.policy = policy_of_stage(3);
       config_.settings["offload_param"] = params;
@@ -329,9 +332,11 @@ class Reader {
     const auto add_section = [&](std::string_view section, const Json& map) {
       for (const auto& [key, value] : map.items()) {
         const bool used = key == "stage" || key == param || key == optimizer || key == "nvme_path" ||
-                          std::ranges::any_of(used_keys, [&, &name = key](const UsedKey& k) {
-                            return k.section == section && k.key == name;
-                          });
+                          // Only stage 3 is simulated by its keys: stages 1 and 2 ignore them, but for the bucket,
+                          // which takes memory and no time.
+                          (config_.stage == 3 && std::ranges::any_of(used_keys, [&, &name = key](const UsedKey& k) {
+                             return k.section == section && k.key == name;
+                           }));
         if (!used) add(section == zero ? key : std::string(section) + "." + key);
       }
     };
@@ -344,6 +349,7 @@ class Reader {
 
   const std::string& file_;
   std::uint64_t shards_;
+  bool any_;
   DeepSpeedConfig config_;
 };
 
@@ -391,14 +397,27 @@ Json document_of_accelerate(const std::string& text, const std::string& file) {
 
 }  // namespace
 
-DeepSpeedConfig parse_deepspeed_config(const std::string& text, const std::string& file, std::uint64_t shards) {
+namespace {
+
+constexpr Bytes maximum_bytes = 16 * MiB;
+
+DeepSpeedConfig parse(const std::string& text, const std::string& file, std::uint64_t shards, bool any) {
   const bool yaml = file.ends_with(".yaml") || file.ends_with(".yml");
-  return Reader(file, shards).read(yaml ? document_of_accelerate(text, file) : parse_lenient_json(text, file));
+  return Reader(file, shards, any).read(yaml ? document_of_accelerate(text, file) : parse_lenient_json(text, file));
+}
+
+}  // namespace
+
+DeepSpeedConfig parse_deepspeed_config(const std::string& text, const std::string& file, std::uint64_t shards) {
+  return parse(text, file, shards, false);
 }
 
 DeepSpeedConfig read_deepspeed_config(const std::string& file, std::uint64_t shards) {
-  constexpr Bytes maximum_bytes = 16 * MiB;
-  return parse_deepspeed_config(read_file(file, maximum_bytes), file, shards);
+  return parse(read_file(file, maximum_bytes), file, shards, false);
+}
+
+DeepSpeedConfig read_any_deepspeed_config(const std::string& file, std::uint64_t shards) {
+  return parse(read_file(file, maximum_bytes), file, shards, true);
 }
 
 }  // namespace tencache

@@ -17,7 +17,8 @@
 namespace tencache {
 
 struct DeepSpeedConfig {
-  std::string policy;                           // of TenCache
+  std::string policy;                           // of TenCache; empty: nothing is offloaded
+  std::uint64_t stage = 0;                      // of ZeRO
   std::map<std::string, std::string> settings;  // of its options, those that the file says
   std::string precision;                        // "bf16", "fp16"; empty: not said
   std::uint64_t micro_batch = 0;                // a rank's; 0: not said
@@ -32,6 +33,8 @@ struct DeepSpeedConfig {
 // is neither, a value that is not of its key's type, and on a file that offloads nothing. `shards` is at least 1.
 DeepSpeedConfig parse_deepspeed_config(const std::string& text, const std::string& file, std::uint64_t shards);
 DeepSpeedConfig read_deepspeed_config(const std::string& file, std::uint64_t shards);
+// The same, but a file that offloads nothing is read as well, and stage 3 whose optimizer stays on the GPU.
+DeepSpeedConfig read_any_deepspeed_config(const std::string& file, std::uint64_t shards);
 
 // What of a workload a configuration names.
 struct TrainingShape {

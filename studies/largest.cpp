@@ -9,6 +9,7 @@
 #include "policies/registry.h"
 #include "studies/bisection.h"
 #include "studies/fit.h"
+#include "studies/fit_system.h"
 #include "traces/generate/generate.h"
 
 namespace tencache {
@@ -124,6 +125,12 @@ LargestGeneration largest_generation(const Workload& workload, GenerationAxis ax
   std::optional<std::uint64_t> refused;          // the least that is no generation of this model
   const auto fits = [&](std::uint64_t value) {
     try {
+      if (policy == "ideal") {  // which nothing limits: what the GPU holds
+        const Resident all = resident(growth.trace(value), workload.machine);
+        if (all.fits) return true;
+        reasons[value] = format_bytes(all.peak_bytes) + " of " + format_bytes(all.capacity_bytes) + " of GPU memory";
+        return false;
+      }
       const RunResult result =
           try_policy(growth.trace(value), workload.machine, policy, settings, limits, tried).result;
       if (result.fits) return true;

@@ -8,6 +8,7 @@
 #include "core/remark.h"
 #include "studies/bound.h"
 #include "studies/fit.h"
+#include "studies/fit_system.h"
 #include "studies/largest.h"
 #include "studies/parallel.h"
 #include "studies/scenario_options.h"
@@ -23,6 +24,8 @@ struct FitQuestion {
   std::string minimum;  // none, gpu, all; empty: all of one policy, gpu of several
   std::vector<std::string> allocators;
   std::string largest;       // axes of a generation, all, none; empty: all of one policy
+  std::string changes;       // none: what makes it fit is not tried
+  std::string with;          // software, with its file
   std::string pinned_limit;  // of page-locked CPU memory: a size, or percent of the machine's
 };
 
@@ -68,6 +71,8 @@ Answered fit(const FitQuestion& asked, const Json& command) {
   request.settings = settings;
   request.searched = searched_kinds(asked, names.size());
   request.pinned_limit = parse_pinned_limit(asked.pinned_limit, workload.machine, rank_count(*workload.trace));
+  std::optional<SystemVerdict> with;
+  if (!asked.with.empty()) with = judge_system(asked.with, workload);
   std::vector<LargestGeneration> largest = largest_generations(asked, workload, names);
   std::vector<FitVerdict> verdicts;
   {
@@ -80,7 +85,16 @@ Answered fit(const FitQuestion& asked, const Json& command) {
   FitAnswer answer = fit_answer(request, std::move(verdicts), lower_bound_of(*workload.trace, workload.machine));
   if (!largest.empty()) answer.largest.emplace(std::move(largest));
   if (!asked.allocators.empty()) answer.allocators.emplace(allocator_answers(workload, asked.allocators));
-  const bool fits = answer.fits;
+  if (with) {
+    answer.missing_bytes = with->missing_bytes;
+    answer.assumed.insert(answer.assumed.end(), with->assumed.begin(), with->assumed.end());
+    answer.with.emplace(std::move(*with));
+  }
+  const bool fits = answer.with ? answer.with->fits : answer.without_offloading;
+  if (!fits && asked.changes != "none") {
+    remark("note: trying what makes it fit (--changes none leaves that out)");
+    answer.changes = changes_that_help(workload);
+  }
   return answered(std::move(answer), fits, command);
 }
 
@@ -99,11 +113,16 @@ std::unique_ptr<Question> fit_question() {
           "staging buffers counted), and the least memory, in whole MiB by bisection, with the other tiers as the "
           "machine has them; `+`: so much\n"
           "more than there is. Of a single policy it says when each tier is fullest as well. How to read it: "
-          "docs/explain.md. Exit code 1: it\n"
-          "fits under none of the policies.\n\n"
+          "docs/explain.md.\n\n"
+          "It begins with what people ask: whether it runs without offloading, whether it does under the software that "
+          "they have (--with), and the changes\n"
+          "that make it fit, the least slowed first. Exit code 0: it runs without offloading, or under the software "
+          "that --with names; 1: it does not;\n"
+          "2: bad input.\n\n"
           "Examples:\n"
           "  tencache fit step.trace.jsonl.zst --machine g10-a100\n"
           "  tencache fit --model llama-3-8b --batch 1 --seq 2048 -m g5.xlarge -p zero-infinity\n"
+          "  tencache fit --model llama-3-8b --batch 1 --seq 2048 -m g5.xlarge --with deepspeed=ds.json\n"
           "  tencache fit step.trace.jsonl.zst -m my-computer.yaml -p zero-offload --gpu-memory 8GiB --json"};
   question->repeatable = true;
   question->schemas = [] {
@@ -127,6 +146,11 @@ std::unique_ptr<Question> fit_question() {
                "Of a text generation, search the most that fits, all else as asked: requests (of a micro-batch), "
                "micro-batches, prompt (tokens), several with commas, all, none (default: all of one policy, none of "
                "several)");
+  options.word("--with", request->with,
+               "Does it fit under this software: deepspeed=FILE, accelerate[=FILE], fsdp[=FILE], llama.cpp, vllm, "
+               "torchtune");
+  options.text("--changes", request->changes, "Try what makes it fit, where it does not: all (the default), none")
+      .one_of({"all", "none"});
   options.word("--pinned-limit", request->pinned_limit,
                "It fits only if page-locked CPU memory of all ranks, staging buffers included, is "
                "within this: 64GiB, or 50% of CPU memory");

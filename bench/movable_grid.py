@@ -5,9 +5,9 @@ The pairs are those of bench/policy_grid.py: traces, machines and GPU memories. 
 pair is simulated in chunks (`--gpu-allocator exact`, pages from anywhere), the same with whole tensors, and with
 `--gpu-allocator movable` (whole tensors in one range, others are moved to make holes). Each pair under a policy is
 a line of the output file; what is there already is not run again, and where only a part of a line is missing, that
-part is run. Pairs are run by policy, then by memory, the trace with the fewest ops first. With --every N only each
-N-th pair is run, with --seconds no line begins later; the report (--report, as Markdown) says for how many pairs it
-is. Simulated figures: they do not depend on this computer, but a run that takes longer than --timeout is left out and
+part is run (--parts: only these are). Pairs are run by policy, then by memory, the trace with the fewest ops first.
+With --every N only each N-th pair is run, with --seconds no line begins later; the tables say for how many pairs they
+are. --report FILE puts them between two marks of a Markdown file, whose other text is written by hand. Simulated figures: they do not depend on this computer, but a run that takes longer than --timeout is left out and
 counted. Places hardly ever recur, so a movable run has no steady state: it takes --iterations, of which the second
 half counts (docs/engine.md, "Steady state")."""
 import argparse
@@ -16,6 +16,7 @@ import os
 import re
 import statistics
 import subprocess
+import sys
 import textwrap
 import time
 
@@ -33,6 +34,7 @@ WHOLE = {"chunk": "1TB"}
 PARTS = {"chunks": ("exact",), "whole": ("exact", True), "movable": ("movable",)}  # arguments of replay()
 LARGE = 1 / 8  # of the GPU's memory: a tensor above it may not be worth moving as a whole
 LOSS = 1.05
+MARKS = "<!-- tables: written by bench/movable_grid.py -->", "<!-- end of the tables -->"
 
 
 def largest_tensor(path):
@@ -88,7 +90,7 @@ def table(rows):
         moved = [row["movable"]["moved_bytes"] / 1e9 for row in both]
         moving = [row["movable"]["moving_seconds"] / row["movable"]["seconds"] for row in both]
         ratios = [ratio(row) for row in both]
-        to_whole = [ratio(row, "whole") for row in both if "seconds" in row["whole"]] or [float("nan")]
+        to_whole = [ratio(row, "whole") for row in both if "seconds" in row.get("whole", {})] or [float("nan")]
         text.append(line(policy, len(both), *alone, f"{statistics.median(ratios):.3f}", f"{max(ratios):.3f}",
                          sum(1 for value in ratios if value > LOSS), f"{statistics.median(to_whole):.3f}",
                          f"{max(to_whole):.3f}", f"{statistics.median(moved):.1f}", f"{max(moved):.1f}",
@@ -98,11 +100,7 @@ def table(rows):
 
 def report(rows, pairs):
     pairs_seen = len(set(map(pair_of, rows)))
-    text = ["# What do whole tensors in one range of GPU memory cost?", "",
-            "Written by `bench/movable_grid.py`; its head describes the comparison. All figures are simulated. Time",
-            "beyond that of whole tensors is due to the range; the rest of the difference, to moving whole tensors.",
-            "",
-            f"{pairs_seen} of {pairs} pairs of trace, machine and GPU memory, under some policies fewer.", "",
+    text = [f"{pairs_seen} of {pairs} pairs of trace, machine and GPU memory, under some policies fewer.", "",
             *table(rows), ""]
     both = list(filter(ran_twice, rows))
     lost = sorted((row for row in both if ratio(row) > LOSS), key=ratio, reverse=True)
@@ -124,11 +122,21 @@ def report(rows, pairs):
                  *heading("policy", "trace", "machine", "GPU memory ÷ peak", "time ÷ in chunks",
                           "time ÷ whole tensors'", "largest tensor ÷ GPU memory", "moved GB", "placeless")]
         for row in lost:
-            to_whole = f"{ratio(row, 'whole'):.3f}" if "seconds" in row["whole"] else "–"
+            to_whole = f"{ratio(row, 'whole'):.3f}" if "seconds" in row.get("whole", {}) else "–"
             text.append(line(row["policy"], row["trace"], row["machine"], row["fraction"], f"{ratio(row):.3f}",
                              to_whole, f"{share(row):.3f}", f"{row['movable']['moved_bytes'] / 1e9:.1f}",
                              f"{row['movable']['placeless']:.4g}"))
     return "\n".join(text) + "\n"
+
+
+def put_between_marks(path, tables):
+    with open(path) as file:
+        head, begin, rest = file.read().partition(MARKS[0])
+    tail = rest.partition(MARKS[1])
+    if not tail[1]:
+        sys.exit(f"{path} lacks the lines '{MARKS[0]}' and '{MARKS[1]}', between which the tables go")
+    with open(path, "w") as file:
+        file.write("".join([head, begin, "\n", tables, *tail[1:]]))
 
 
 def ran_twice(row):
@@ -146,6 +154,7 @@ def main():
     parser.add_argument("--work", default="build/grid", help="where traces are kept (default: %(default)s)")
     parser.add_argument("--rows", default="build/grid/movable.jsonl", help="a line a result (default: %(default)s)")
     parser.add_argument("--policies", default=",".join(POLICIES), help="of these (default: all of them)")
+    parser.add_argument("--parts", default=",".join(PARTS), help="of these (default: all of them)")
     parser.add_argument("--only", default="", help="only traces whose name contains this")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th pair")
     parser.add_argument("--iterations", type=int, default=8, help="of a movable run (default: %(default)s)")
@@ -157,8 +166,9 @@ def main():
     demands = {name: json.loads(policy_grid.run(arguments.tencache, "info", path, "--json").stdout)
                for name, path in traces.items()}
     largest = {name: largest_tensor(path) for name, path in traces.items()}
-    rows = policy_grid.read_rows(arguments.rows)
-    known = {(row["policy"], *pair_of(row)): row for row in rows}
+    known, parts = {}, set(arguments.parts.split(","))
+    for row in policy_grid.read_rows(arguments.rows):
+        known.setdefault((row["policy"], *pair_of(row)), {}).update(row)
     by_ops = sorted(traces, key=lambda name: demands[name]["ops"]["count"])
     pairs = [(name, machine, fraction) for fraction in policy_grid.FRACTIONS for name in by_ops
              for machine in policy_grid.MACHINES]
@@ -167,20 +177,18 @@ def main():
     for policy in arguments.policies.split(","):
         for name, machine, fraction in pairs[::arguments.every]:
             row = known.setdefault((policy, name, machine, fraction), {})
-            if arguments.only not in name or PARTS.keys() <= row.keys() or time.monotonic() > until:
+            if arguments.only not in name or parts <= row.keys() or time.monotonic() > until:
                 continue
             row.update({"policy": policy, "trace": name, "machine": machine, "fraction": fraction,
                         "file": traces[name], "gpu_bytes": int(demands[name]["peak_demand"]["bytes"] * fraction),
                         "largest_tensor": largest[name]})
-            for part in PARTS.keys() - row.keys():
+            for part in parts - row.keys():
                 row[part] = replay(arguments, row, *PARTS[part])
             with open(arguments.rows, "a") as file:
                 file.write(json.dumps(row) + "\n")
-    rows = [row for row in known.values() if PARTS.keys() <= row.keys()]
-    text = report(rows, len(pairs))
+    text = report([row for row in known.values() if {"chunks", "movable"} <= row.keys()], len(pairs))
     if arguments.report:
-        with open(arguments.report, "w") as file:
-            file.write(text)
+        put_between_marks(arguments.report, text)
     print(text)
 
 

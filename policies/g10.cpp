@@ -31,6 +31,7 @@
 #include "policies/planning/hints.h"
 #include "policies/planning/kernels.h"
 #include "policies/planning/memory_profile.h"
+#include "policies/planning/range_peaks.h"
 #include "policies/policy_library.h"
 
 namespace tencache {
@@ -71,7 +72,7 @@ class G10Planner {
         whole_(kernels_, trace, machine.tiers[0].capacity, allocated_ahead),
         limited_(kernels_, trace, static_cast<Bytes>(static_cast<double>(machine.tiers[0].capacity) * options.limit),
                  allocated_ahead),
-        in_cpu_(kernels_, unlimited) {
+        in_cpu_(std::vector<std::int64_t>(kernels_.ops.size(), 0)) {
     for (TierId tier = 1; tier < machine.tiers.size(); ++tier) {
       if (!bandwidth_.exists(0, tier) || !bandwidth_.exists(tier, 0)) continue;
       if (ssd_ == no_tier && machine.tiers[tier].kind == TierKind::nvme) ssd_ = tier;
@@ -181,12 +182,11 @@ class G10Planner {
   void move_prefetches_earlier() {
     std::ranges::stable_sort(migrations_, {}, &G10Migration::prefetch_at);
     for (G10Migration& migration : migrations_) {
+      if (migration.fixed) continue;
       const std::int64_t bytes = static_cast<std::int64_t>(migration.bytes);
-      KernelIndex& at = migration.prefetch_at;
-      while (!migration.fixed && at > migration.evicted && limited_.at(at - 1) + bytes <= limited_.limit()) {
-        --at;
-        limited_.add(at, at + 1, bytes);
-      }
+      const KernelIndex full = limited_.last_above(migration.evicted, migration.prefetch_at, limited_.limit() - bytes);
+      limited_.add(full + 1, migration.prefetch_at, bytes);
+      migration.prefetch_at = full + 1;
     }
   }
 
@@ -195,7 +195,7 @@ class G10Planner {
   std::vector<InactivePeriod> periods_;
   BandwidthPlan bandwidth_;
   MemoryProfile whole_, limited_;  // against all of the GPU's memory, and against the limit
-  MemoryProfile in_cpu_;           // what the plan keeps there
+  RangePeaks in_cpu_;              // what the plan keeps there
   TierId ssd_ = no_tier, cpu_ = no_tier;
   std::int64_t cpu_capacity_ = 0;
   std::vector<G10Migration> migrations_;

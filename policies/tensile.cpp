@@ -15,11 +15,11 @@
 // Run: each slot begins with its kernel. What the plan missed is fetched on demand, and only that evicts: the coldest
 // leave.
 #include <algorithm>
-#include <optional>
 
 #include "policies/common_options.h"
 #include "policies/moving_unit.h"
 #include "policies/planning/bandwidth_plan.h"
+#include "policies/planning/first_covering.h"
 #include "policies/planning/hints.h"
 #include "policies/planning/kernels.h"
 #include "policies/planning/memory_profile.h"
@@ -38,10 +38,12 @@ class TensilePlanner {
         bandwidth_(kernels_, machine),
         gpu_(kernels_, trace, static_cast<Bytes>(static_cast<double>(machine.tiers[0].capacity) * limit), 0,
              granularity_),
-        space_(kernels_, machine, bandwidth_) {
+        space_(kernels_, machine, bandwidth_),
+        idle_(kernels_.count()) {
     std::ranges::stable_sort(periods_, [](const InactivePeriod& a, const InactivePeriod& b) {
       return a.bytes != b.bytes ? a.bytes > b.bytes : a.length_ns > b.length_ns;
     });
+    for (const InactivePeriod& period : periods_) idle_.put(period.begin, period.end);
   }
 
   bool fits() const { return gpu_.fits(); }
@@ -57,37 +59,57 @@ class TensilePlanner {
   struct Slots {
     TierId tier = no_tier;
     KernelIndex out_end = 0, in_begin = 0;
+    bool empty() const { return out_end < 0 || in_begin <= out_end; }
   };
 
   bool lower_the_peak() {
     const KernelIndex peak = gpu_.peak();
-    const auto covers = [&](KernelIndex begin, KernelIndex end) {
-      return (begin <= peak && peak < end) || (begin <= peak + kernels_.count() && peak + kernels_.count() < end);
-    };
-    for (InactivePeriod& period : periods_) {
-      if (period.tensor == none || !covers(period.begin, period.end)) continue;
-      const std::optional<Slots> slots = slots_of(period);
-      if (slots && !covers(slots->out_end, slots->in_begin)) continue;
-      if (slots) swap(period, *slots);
-      period.tensor = none;  // slots and room only become fewer: where there are none now, there never will be
-      if (2 * ++spent_ > periods_.size()) {
-        std::erase_if(periods_, [](const InactivePeriod& p) { return p.tensor == none; });
-        spent_ = 0;
-        return slots.has_value() || lower_the_peak();
+    const bool lowered = lower(peak);
+    idle_.end_round();
+    return lowered;
+  }
+
+  // Slots and room only become fewer: where there are none now, there never will be, and no others than there are.
+  bool lower(KernelIndex peak) {
+    while (const auto item = idle_.take(peak)) {
+      const InactivePeriod& period = periods_[*item];
+      const TierId tier = space_.tier_for(period);
+      const Slots slots = tier == no_tier ? Slots() : slots_of(period, tier);
+      if (slots.empty()) {
+        idle_.remove(*item);
+      } else if (covers(slots, peak)) {
+        swap(period, slots);
+        idle_.remove(*item);
+        return true;
+      } else {
+        narrow(*item, slots);
       }
-      if (slots) return true;
     }
     return false;
   }
 
-  std::optional<Slots> slots_of(const InactivePeriod& period) const {
-    Slots slots{.tier = space_.tier_for(period)};
-    if (slots.tier == no_tier) return std::nullopt;
+  bool covers(const Slots& slots, KernelIndex kernel) const {
+    return (slots.out_end <= kernel && kernel < slots.in_begin) ||
+           (slots.out_end <= kernel + kernels_.count() && kernel + kernels_.count() < slots.in_begin);
+  }
+
+  // To what its slots leave between them, in this tier and in those that it goes to when this one is full.
+  void narrow(FirstCovering::Item item, const Slots& slots) {
+    KernelIndex from = slots.out_end, to = slots.in_begin;
+    for (const TierId tier : space_.tiers_after(slots.tier)) {
+      const Slots other = slots_of(periods_[item], tier);
+      if (other.empty()) continue;
+      from = std::min(from, other.out_end);
+      to = std::max(to, other.in_begin);
+    }
+    idle_.narrow(item, from, to);
+  }
+
+  Slots slots_of(const InactivePeriod& period, TierId tier) const {
     const std::int64_t bytes = static_cast<std::int64_t>(period.bytes);
-    slots.out_end = bandwidth_.left(0, slots.tier).forward(period.begin, bytes);
-    slots.in_begin = bandwidth_.left(slots.tier, 0).backward(period.end, bytes);
-    if (slots.out_end < 0 || slots.in_begin <= slots.out_end) return std::nullopt;
-    return slots;
+    return {.tier = tier,
+            .out_end = bandwidth_.left(0, tier).forward(period.begin, bytes),
+            .in_begin = bandwidth_.left(tier, 0).backward(period.end, bytes)};
   }
 
   void swap(const InactivePeriod& period, const Slots& slots) {
@@ -101,11 +123,11 @@ class TensilePlanner {
 
   Bytes granularity_;
   Kernels kernels_;
-  std::vector<InactivePeriod> periods_;  // the largest first; without a tensor: no longer of use
-  std::size_t spent_ = 0;                // of those
+  std::vector<InactivePeriod> periods_;  // the largest first
   BandwidthPlan bandwidth_;
   MemoryProfile gpu_;
   SwapSpace space_;
+  FirstCovering idle_;  // when periods are of use, by their numbers
   Hints hints_;
 };
 

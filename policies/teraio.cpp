@@ -31,6 +31,7 @@
 #include "policies/planning/hints.h"
 #include "policies/planning/kernels.h"
 #include "policies/planning/memory_profile.h"
+#include "policies/planning/range_peaks.h"
 #include "policies/policy_library.h"
 
 namespace tencache {
@@ -72,8 +73,9 @@ class TeraioWays {
              granularity_),
         ssd_tier_(reached(machine, TierKind::nvme)),
         cpu_tier_(reached(machine, TierKind::cpu)),
-        cpu_(kernels_,
-             ssd_tier_ == no_tier && cpu_tier_ != no_tier ? machine.tiers[cpu_tier_].capacity : options.cpu_memory) {}
+        cpu_limit_(static_cast<std::int64_t>(
+            ssd_tier_ == no_tier && cpu_tier_ != no_tier ? machine.tiers[cpu_tier_].capacity : options.cpu_memory)),
+        cpu_(std::vector<std::int64_t>(kernels_.ops.size(), 0)) {}
 
   // Where what is on no list goes, too: the SSD or, without one, CPU memory.
   TierId destination() const { return ssd_tier_ != no_tier ? ssd_tier_ : cpu_tier_; }
@@ -82,7 +84,7 @@ class TeraioWays {
   Found look_at(const InactivePeriod& period) const {
     const Nanoseconds alone_ns = bandwidth_.trip_ns(0, destination(), period.bytes);
     return {.offloaded_alone = kernels_.at_time(kernels_.start_of(period.begin) + alone_ns),
-            .fits_cpu = static_cast<std::int64_t>(period.bytes) <= cpu_.limit(),
+            .fits_cpu = static_cast<std::int64_t>(period.bytes) <= cpu_limit_,
             .way = {}};
   }
 
@@ -101,7 +103,7 @@ class TeraioWays {
   bool has_room(const InactivePeriod& period, Found& found) const {
     if (found.way.tier != cpu_tier_) return true;
     const std::int64_t bytes = static_cast<std::int64_t>(period.bytes);
-    found.fits_cpu = bytes <= cpu_.limit() && cpu_.most(period.begin, period.end) + bytes <= cpu_.limit();
+    found.fits_cpu = bytes <= cpu_limit_ && cpu_.most(period.begin, period.end) + bytes <= cpu_limit_;
     return found.fits_cpu;
   }
 
@@ -150,7 +152,8 @@ class TeraioWays {
   BandwidthPlan bandwidth_;
   MemoryProfile gpu_;  // M'
   TierId ssd_tier_, cpu_tier_;
-  MemoryProfile cpu_;  // what the plan keeps in CPU memory; its limit is the plan's or, without an SSD, the tier's
+  std::int64_t cpu_limit_;  // of what the plan keeps in CPU memory: the plan's or, without an SSD, the tier's
+  RangePeaks cpu_;          // that
 };
 
 class TeraioPlanner {

@@ -171,6 +171,26 @@ std::int64_t MemoryProfile::most(std::size_t node, Range below, Range range) con
   return result + nodes_[node].added;
 }
 
+KernelIndex MemoryProfile::last_above(KernelIndex from, KernelIndex to, std::int64_t bytes) const {
+  KernelIndex last = from - 1, part_begins_at = from;
+  each_part(from, to, [&](Range part) {
+    const auto found = last_above(1, {0, leaf_count_}, part, bytes);
+    if (found) last = part_begins_at + static_cast<KernelIndex>(*found - part.begin);
+    part_begins_at += static_cast<KernelIndex>(part.length());
+  });
+  return last;
+}
+
+std::optional<std::size_t> MemoryProfile::last_above(std::size_t node, Range below, Range range,
+                                                     std::int64_t bytes) const {
+  if (range.begin >= below.end || range.end <= below.begin || nodes_[node].most <= bytes) return std::nullopt;
+  if (below.length() == 1) return below.begin;
+  const std::size_t middle = below.begin + below.length() / 2;
+  const std::int64_t without_added = bytes - nodes_[node].added;
+  const auto right = last_above(2 * node + 1, {middle, below.end}, range, without_added);
+  return right ? right : last_above(2 * node, {below.begin, middle}, range, without_added);
+}
+
 KernelIndex MemoryProfile::peak() const {
   std::size_t node = 1;
   while (node < leaf_count_) node = 2 * node + (nodes_[2 * node].most >= nodes_[2 * node + 1].most ? 0 : 1);

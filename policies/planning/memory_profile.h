@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "core/trace.h"
@@ -37,6 +38,8 @@ class MemoryProfile {
   int128 excess(KernelIndex from, KernelIndex to, Bytes most) const;
   // The greatest of [from, to), which is not empty.
   std::int64_t most(KernelIndex from, KernelIndex to) const;
+  // The last kernel of [from, to) with more than that; from - 1 if there is none.
+  KernelIndex last_above(KernelIndex from, KernelIndex to, std::int64_t bytes) const;
   // The first kernel with the greatest of all.
   KernelIndex peak() const;
   // Adds to (or with a negative number takes from) every kernel of [from, to).
@@ -70,6 +73,7 @@ class MemoryProfile {
   // `added`: by the nodes above.
   int128 excess(std::size_t node, Range below, Range range, std::int64_t added, std::int64_t most) const;
   std::int64_t most(std::size_t node, Range below, Range range) const;
+  std::optional<std::size_t> last_above(std::size_t node, Range below, Range range, std::int64_t bytes) const;
 
   std::int64_t limit_;
   std::vector<Nanoseconds> durations_ns_;

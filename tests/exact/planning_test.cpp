@@ -4,13 +4,17 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <random>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "policies/moving_unit.h"
 #include "policies/planning/bandwidth_plan.h"
 #include "policies/planning/candidates.h"
 #include "policies/planning/cyclic_sums.h"
+#include "policies/planning/first_covering.h"
 #include "policies/planning/index_set.h"
 #include "policies/planning/kernels.h"
 #include "policies/planning/memory_profile.h"
@@ -340,6 +344,66 @@ TEST(PlanningTest, StagedPathsTakeBothLinks) {
   EXPECT_EQ(plan.left(0, 2).at(0), 5);
   EXPECT_EQ(plan.left(0, 1).at(0), 80);
   EXPECT_EQ(plan.left(1, 2).at(0), 5);
+}
+
+// Against a loop over all items, with ranges that wrap, become narrower, and go.
+TEST(PlanningTest, FirstCoveringFindsTheFirstThatCovers) {
+  std::mt19937 draws(3);
+  const auto below = [&draws](KernelIndex bound) { return static_cast<KernelIndex>(draws()) % bound; };
+  for (const KernelIndex kernels : {1, 2, 7, 64, 100}) {
+    FirstCovering covering(kernels);
+    std::vector<std::pair<KernelIndex, KernelIndex>> ranges;
+    for (int item = 0; item < 60; ++item) {
+      const KernelIndex from = below(kernels), to = from + 1 + below(kernels);
+      ranges.emplace_back(from, to);
+      covering.put(from, to);
+    }
+    std::set<std::size_t> taken;
+    KernelIndex kernel = 0;
+    for (int step = 0; step < 2000; ++step) {
+      if (taken.empty()) kernel = below(kernels);
+      std::optional<FirstCovering::Item> expected;
+      for (std::size_t item = ranges.size(); item-- > 0;) {
+        const auto& [from, to] = ranges[item];
+        const bool covers = (from <= kernel && kernel < to) || (from <= kernel + kernels && kernel + kernels < to);
+        if (covers && !taken.contains(item)) expected = static_cast<FirstCovering::Item>(item);
+      }
+      const auto item = covering.take(kernel);
+      ASSERT_EQ(item, expected) << kernel << " of " << kernels;
+      if (item) taken.insert(*item);
+      if (item && step % 3 == 0) {
+        auto& [from, to] = ranges[*item];
+        from += below(to - from);
+        to -= below(to - from);
+        if (step % 30 == 0) from = to = 0;
+        covering.narrow(*item, from, to);
+        covering.end_round();
+        taken.clear();
+      } else if (step % 5 == 0) {
+        covering.end_round();
+        taken.clear();
+      }
+    }
+  }
+}
+
+TEST(PlanningTest, MemoryProfileFindsTheLastKernelAbove) {
+  std::mt19937 draws(5);
+  Trace trace;
+  constexpr KernelIndex count = 13;
+  for (KernelIndex kernel = 0; kernel < count; ++kernel) add_op(trace, 1, {}, {});
+  const Schedule schedule(trace);
+  const Kernels kernels(trace, schedule);
+  MemoryProfile memory(kernels, 20);
+  for (int step = 0; step < 2000; ++step) {
+    const KernelIndex from = static_cast<KernelIndex>(draws() % count),
+                      to = from + static_cast<KernelIndex>(draws() % (count + 1));
+    memory.add(from, to, static_cast<std::int64_t>(draws() % 21) - 10);
+    const std::int64_t bytes = static_cast<std::int64_t>(draws() % 60) - 30;
+    KernelIndex expected = to - 1;
+    while (expected >= from && memory.at(expected) <= bytes) --expected;
+    ASSERT_EQ(memory.last_above(from, to, bytes), expected);
+  }
 }
 
 }  // namespace

@@ -45,6 +45,7 @@ class PagedOptimizer final : public Policy {
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
+    victims_.on(event, view);
     if (event.kind != EventKind::op_issued || event.device != Device::gpu || event.op == none ||
         view.program == nullptr)
       return;
@@ -60,13 +61,7 @@ class PagedOptimizer final : public Policy {
 
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
     if (request.tier != 0) return coldest_victims(request, view, victims);
-    const Residency& memory = view.memory;
-    Bytes found = 0;
-    for (ChunkId chunk = memory.coldest(0); chunk != none && found < request.bytes; chunk = memory.warmer(chunk, 0)) {
-      if (!memory.evictable(chunk, 0) || !is_paged(view, memory.tensor_of(chunk))) continue;
-      victims.push_back(chunk);
-      found += memory.footprint(chunk, 0);
-    }
+    victims_.find([this](const View& of, TensorId tensor) { return is_paged(of, tensor); }, request, view, victims);
   }
 
  private:
@@ -76,6 +71,7 @@ class PagedOptimizer final : public Policy {
 
   Bytes least_bytes_ = least_paged_bytes;
   std::string overflow_ = "oom";
+  ColdestVictims victims_;
 };
 
 }  // namespace

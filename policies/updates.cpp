@@ -40,6 +40,62 @@ void coldest_victims_of(bool (*may_leave)(Role), const RoomRequest& request, con
   }
 }
 
+void ColdestVictims::on(const Event& event, const View& view) {
+  if (staying_.empty()) return;
+  if (event.kind == EventKind::op_issued && event.device == Device::gpu) {
+    for (const Use& use : event.uses) {
+      if (use.tensor == none) continue;
+      for (const ChunkId chunk : view.memory.chunks_of(use.tensor)) places_[chunk] = 0;
+    }
+  } else if (event.kind == EventKind::transfer_done && event.to == 0) {
+    places_[event.chunk] = 0;
+  }
+}
+
+ChunkId ColdestVictims::first_to_look_at(const View& view) {
+  const Residency& memory = view.memory;
+  if (view.to_memory != nullptr) staying_.clear();  // a live program's tensors come and go, and change their roles
+  places_.resize(memory.chunk_total(), 0);
+  const auto stands = [&](std::size_t place) {
+    return places_[staying_[place]] == place + 1 && memory.valid(staying_[place], 0);
+  };
+  while (!staying_.empty() && !stands(staying_.size() - 1)) {
+    if (places_[staying_.back()] == staying_.size()) places_[staying_.back()] = 0;
+    staying_.pop_back();
+  }
+  if (staying_.size() > 2 * places_.size()) {
+    std::size_t kept = 0;
+    for (std::size_t place = 0; place < staying_.size(); ++place) {
+      if (places_[staying_[place]] != place + 1) continue;
+      staying_[kept] = staying_[place];
+      places_[staying_[kept]] = kept + 1;
+      ++kept;
+    }
+    staying_.resize(kept);
+  }
+  return staying_.empty() ? memory.coldest(0) : memory.warmer(staying_.back(), 0);
+}
+
+void ColdestVictims::find(const MayLeave& may_leave, const RoomRequest& request, const View& view,
+                          std::vector<ChunkId>& victims) {
+  const Residency& memory = view.memory;
+  Bytes found = 0;
+  bool all_stay = true;
+  for (ChunkId chunk = first_to_look_at(view); chunk != none && found < request.bytes;
+       chunk = memory.warmer(chunk, 0)) {
+    if (!may_leave(view, memory.tensor_of(chunk))) {
+      if (!all_stay) continue;
+      staying_.push_back(chunk);
+      places_[chunk] = staying_.size();
+      continue;
+    }
+    all_stay = false;
+    if (!memory.evictable(chunk, 0)) continue;
+    victims.push_back(chunk);
+    found += memory.footprint(chunk, 0);
+  }
+}
+
 void coldest_victims_with_optimizer(bool evict, const RoomRequest& request, const View& view,
                                     std::vector<ChunkId>& victims) {
   if (evict || request.tier != 0) {

@@ -1,6 +1,8 @@
 // What the policies that leave the optimizer to the CPU have in common.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <vector>
 
 #include "core/policy.h"
@@ -24,6 +26,24 @@ Layout states_with_optimizer(TierId home, Bytes chunk_bytes, bool evict);
 // `may_leave`.
 void coldest_victims_of(bool (*may_leave)(Role), const RoomRequest& request, const View& view,
                         std::vector<ChunkId>& victims);
+
+// The same, once a request, without going through what was seen to stay: a program may have a hundred thousand chunks
+// that never leave, and they are the coldest. Which tensors may leave must stay as it is.
+class ColdestVictims {
+ public:
+  using MayLeave = std::function<bool(const View& view, TensorId tensor)>;
+  // Hears of op_issued and transfer_done.
+  void on(const Event& event, const View& view);
+  void find(const MayLeave& may_leave, const RoomRequest& request, const View& view, std::vector<ChunkId>& victims);
+
+ private:
+  ChunkId first_to_look_at(const View& view);
+
+  // The coldest chunks in their order: none may leave. Chunks that were used or came back since are warmer now; they
+  // have no place here.
+  std::vector<ChunkId> staying_;
+  std::vector<std::size_t> places_;  // by chunk, counted from 1; 0: none
+};
 
 // make_room for `states_with_optimizer`: the coldest, but only what goes with the optimizer leaves the GPU without
 // `evict`.

@@ -1,15 +1,21 @@
 // deep-optimizer-states and mlp-offload on small traces; what they do, and when, follows from the rules at the head of
-// their files.
+// their files. What several of them share.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "policies/registry.h"
+#include "policies/updates.h"
+#include "sim/simulate.h"
 #include "tests/golden/golden_run.h"
+#include "tests/property/random_case.h"
 #include "tests/small_cases.h"
 #include "traces/transform/lower.h"
 
@@ -263,6 +269,52 @@ TEST(MlpOffloadTest, WithoutStorageAllStay) {
     EXPECT_EQ(run.result.window.links[h2d].bytes, 5 * tensor_bytes);
     EXPECT_EQ(run.result.window.links[d2h].bytes, 5 * tensor_bytes + 1);
   }
+}
+
+// A policy that asks for anything, whose victims are found in both ways.
+class BothWays final : public Policy {
+ public:
+  explicit BothWays(std::unique_ptr<Policy> inner) : inner_(std::move(inner)) {}
+  Requirements requirements() const override { return inner_->requirements(); }
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
+    return inner_->layout(machine, program);
+  }
+  void on(const Event& event, const View& view, Actions& actions) override {
+    victims_.on(event, view);
+    inner_->on(event, view, actions);
+  }
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    if (request.tier != 0) return coldest_victims(request, view, victims);
+    const auto may_leave = [](Role role) { return role == Role::activation || role == Role::gradient; };
+    coldest_victims_of(may_leave, request, view, victims);
+    std::vector<ChunkId> found;
+    victims_.find([&](const View& of, TensorId tensor) { return may_leave(of.memory.role(tensor)); }, request, view,
+                  found);
+    EXPECT_EQ(found, victims);
+    ++asked;
+  }
+  std::uint64_t fingerprint() const override { return inner_->fingerprint(); }
+
+  std::uint64_t asked = 0;
+
+ private:
+  std::unique_ptr<Policy> inner_;
+  ColdestVictims victims_;
+};
+
+TEST(ColdestVictimsTest, AreThoseOfALoopOverAll) {
+  std::uint64_t asked = 0;
+  for (std::uint64_t seed = 0; seed < case_count(400); ++seed) {
+    const RandomCase random = random_case(seed, {.policy = "random"});
+    BothWays policy(random.make());
+    try {
+      simulate(random.program, random.machine, policy, random.limits);
+    } catch (const Error&) {  // of the machine, or of what the random policy insists on
+    }
+    ASSERT_FALSE(HasFailure()) << random.describe();
+    asked += policy.asked;
+  }
+  EXPECT_GT(asked, 1000u);
 }
 
 }  // namespace

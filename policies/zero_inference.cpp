@@ -13,6 +13,7 @@
 //
 // `bucket` is DeepSpeed's stage3_prefetch_bucket_size, two matrices of the model's width in its examples: by default as
 // large as the largest weight of a layer.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -77,16 +78,23 @@ class ZeroInference final : public Policy {
  private:
   void learn(const View& view) {
     ahead_ = bucket_;
-    if (ahead_ == 0) ahead_ = largest_layer_weight(view.program->trace);
+    const Trace& trace = view.program->trace;
+    if (ahead_ == 0) ahead_ = largest_layer_weight(trace);
+    reading_.clear();
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      if (trace.ops[op].device != Device::gpu) continue;
+      const auto is_read = [&trace](TensorId tensor) { return is_weight(trace.tensors[tensor].role); };
+      if (std::ranges::any_of(trace.reads(trace.ops[op]), is_read)) reading_.push_back(op);
+    }
   }
 
   void fetch_ahead(OpIndex issued, const View& view, Actions& actions) const {
-    const std::size_t ops = view.schedule->op_count();
+    const auto after = std::ranges::upper_bound(reading_, issued);
     Bytes bytes = 0;
-    for (std::size_t next = 1; next < ops; ++next) {
-      const OpIndex op = static_cast<OpIndex>((issued + next) % ops);
-      if (view.program->trace.ops[op].device != Device::gpu) continue;
-      for (const Use& use : view.schedule->uses(op)) {
+    for (std::size_t i = 0, at = static_cast<std::size_t>(after - reading_.begin()); i < reading_.size(); ++i, ++at) {
+      if (at == reading_.size()) at = 0;
+      if (reading_[at] == issued) return;  // once round
+      for (const Use& use : view.schedule->uses(reading_[at])) {
         const TensorId tensor = use.read ? view.memory_tensor(use.tensor) : none;
         if (tensor == none || !is_weight(view.memory.role(tensor))) continue;
         bytes += view.memory.bytes(tensor);
@@ -99,6 +107,7 @@ class ZeroInference final : public Policy {
   std::string weights_ = "cpu", cache_ = "gpu", overflow_ = "oom";
   bool pinned_ = false;
   Bytes bucket_ = 0, ahead_ = 0;
+  std::vector<OpIndex> reading_;  // ops of the GPU that read weights
 };
 
 }  // namespace

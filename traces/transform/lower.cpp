@@ -1,7 +1,9 @@
 #include "traces/transform/lower.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <ranges>
 #include <set>
 
 #include "core/check.h"
@@ -88,19 +90,19 @@ std::vector<OpIndex> order_of(const Trace& trace, const Policy& policy, const Ma
     }
     std::size_t end = begin;
     std::vector<std::int32_t> groups;
+    std::set<std::int32_t> seen;
     for (; end < trace.ops.size() && trace.ops[end].reorderable; ++end) {
-      const std::int32_t group = trace.ops[end].group;
-      if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+      if (seen.insert(trace.ops[end].group).second) groups.push_back(trace.ops[end].group);
     }
     std::vector<std::int32_t> wanted = groups;
     policy.order(trace, machine, wanted);
     if (wanted != groups) {
-      if (!std::is_permutation(wanted.begin(), wanted.end(), groups.begin(), groups.end())) {
+      std::map<std::int32_t, std::size_t> ranks;
+      for (std::size_t i = 0; i < wanted.size(); ++i) ranks.emplace(wanted[i], i);
+      if (wanted.size() != groups.size() || !std::ranges::equal(ranks | std::views::keys, seen)) {
         throw Error("the policy's order of sub-groups is not a permutation of them");
       }
-      const auto rank = [&trace, &wanted](OpIndex op) {
-        return std::find(wanted.begin(), wanted.end(), trace.ops[op].group) - wanted.begin();
-      };
+      const auto rank = [&](OpIndex op) { return ranks.at(trace.ops[op].group); };
       std::stable_sort(order.begin() + static_cast<std::ptrdiff_t>(begin),
                        order.begin() + static_cast<std::ptrdiff_t>(end),
                        [&rank](OpIndex a, OpIndex b) { return rank(a) < rank(b); });

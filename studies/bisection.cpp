@@ -29,4 +29,18 @@ std::uint64_t least_that_fits(std::uint64_t enough, std::uint64_t too_little,
   return enough;
 }
 
+std::uint64_t least_that_fits_near(std::uint64_t enough, std::uint64_t too_little,
+                                   const std::function<std::optional<std::uint64_t>(std::uint64_t)>& missing) {
+  for (std::uint64_t step = 1; enough - too_little > step; step *= 4) {
+    const std::uint64_t tried = too_little + step;
+    const std::optional<std::uint64_t> lacks = missing(tried);
+    if (!lacks) {
+      enough = tried;
+      break;
+    }
+    too_little = tried;
+  }
+  return least_that_fits(enough, too_little, missing);
+}
+
 }  // namespace tencache

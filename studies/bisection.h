@@ -17,4 +17,8 @@ std::uint64_t last_that_fits(std::uint64_t fits_at, std::uint64_t misfits_at,
 std::uint64_t least_that_fits(std::uint64_t enough, std::uint64_t too_little,
                               const std::function<std::optional<std::uint64_t>(std::uint64_t)>& missing);
 
+// The same where the answer is thought to lie near `too_little`: in steps that grow from there, and within the last.
+std::uint64_t least_that_fits_near(std::uint64_t enough, std::uint64_t too_little,
+                                   const std::function<std::optional<std::uint64_t>(std::uint64_t)>& missing);
+
 }  // namespace tencache

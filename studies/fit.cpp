@@ -147,11 +147,16 @@ std::optional<Bytes> minimum_capacity(const Trace& trace, const MachineSpec& mac
                                       const RunLimits& limits, bool fits_machine) {
   MachineSpec trial = machine;
   Tried tried = Tried::early;  // what is found is confirmed by whole runs
+  std::uint64_t used = 0;      // MiB of the tier, by the last that fitted
   const auto missing = [&](std::uint64_t mebibytes) -> std::optional<std::uint64_t> {
     // No machine has a tier of nothing: a byte takes no tensor.
     set_capacity(trial, tier, std::max<Bytes>(mebibytes * MiB, 1));
-    const RunResult result = try_policy(trace, trial, policy, settings, limits, tried).result;
-    return result.fits ? std::nullopt : std::optional((result.misfit_bytes + MiB - 1) / MiB);
+    const Outcome outcome = try_policy(trace, trial, policy, settings, limits, tried);
+    if (!outcome.result.fits) return (outcome.result.misfit_bytes + MiB - 1) / MiB;
+    Bytes peak = outcome.result.peak_bytes[tier];
+    for (const RankOutcome& rank : outcome.ranks) peak = std::max(peak, rank.result.peak_bytes[tier]);
+    used = (peak + MiB - 1) / MiB;
+    return std::nullopt;
   };
   const auto fits = [&](std::uint64_t mebibytes) { return !missing(mebibytes); };
   if (const auto one = one_of_alike(trace, machine)) {
@@ -181,9 +186,21 @@ std::optional<Bytes> minimum_capacity(const Trace& trace, const MachineSpec& mac
   }
   const std::uint64_t most = enough;
   // Many policies need nothing of a tier below the GPU.
-  enough = tier != 0 && too_little == 0 && most > 1 && fits(1) ? 1 : least_that_fits(most, too_little, missing);
+  // What a run with room used is often all that it needs.
+  bool is_near = false;
+  if (const std::uint64_t guess = used; guess > too_little && guess < most) {
+    is_near = !fits(guess);
+    (is_near ? too_little : enough) = guess;
+  }
+  if (tier != 0 && too_little == 0 && enough > 1 && fits(1)) {
+    enough = 1;
+  } else if (is_near) {
+    enough = least_that_fits_near(enough, too_little, missing);
+  } else if (enough == most || enough - too_little == 1 || fits(enough - 1)) {
+    enough = least_that_fits(enough, too_little, missing);
+  }
   tried = Tried::whole;
-  if (enough < most && !fits(enough)) enough = least_that_fits(most, enough, missing);
+  if (enough < most && !fits(enough)) enough = least_that_fits_near(most, enough, missing);
   if (enough == 1 && tier != 0 && fits(0)) return 0;
   return enough * MiB;
 }

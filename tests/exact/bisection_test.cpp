@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -38,6 +39,20 @@ TEST(Bisection, FollowsWhatWasMissing) {
   };
   EXPECT_EQ(least_that_fits(1'000'000, 0, missing), 600'000u);
   EXPECT_EQ(trials, 3u) << "the middle, what was missing there, and just below";
+}
+
+TEST(Bisection, GoesUpInGrowingStepsWhereTheAnswerIsNear) {
+  for (std::uint64_t least = 101; least <= 1'000'000; least += 1 + least / 7) {
+    std::uint64_t trials = 0, tried_most = 0;
+    const auto missing = [&](std::uint64_t value) -> std::optional<std::uint64_t> {
+      ++trials;
+      tried_most = std::max(tried_most, value);
+      return value >= least ? std::nullopt : std::optional<std::uint64_t>(0);
+    };
+    EXPECT_EQ(least_that_fits_near(1'000'000, 100, missing), least);
+    EXPECT_LE(tried_most, std::min<std::uint64_t>(100 + 5 * (least - 100), 1'000'000)) << "nothing far beyond it";
+    EXPECT_LE(trials, 60u);
+  }
 }
 
 }  // namespace

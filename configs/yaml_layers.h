@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/machine_spec.h"
@@ -17,8 +18,18 @@
 namespace tencache {
 
 struct YamlValue {
+  YamlValue(YAML::Node of, const std::string* from) : node(std::move(of)), file(from) {}
+  YamlValue(const YamlValue&) = default;
+  // Assigning to a YAML::Node makes the node that it stood for an alias of the other, in every copy of it.
+  YamlValue& operator=(const YamlValue& other) {
+    node.reset(other.node);
+    file = other.file;
+    return *this;
+  }
+  ~YamlValue() = default;
+
   YAML::Node node;
-  const std::string* file = nullptr;  // for messages; outlives the value
+  const std::string* file;  // for messages; outlives the value
 
   bool is_null() const { return node.IsNull(); }
 };
@@ -43,6 +54,8 @@ class YamlMap {
 
   std::optional<YamlValue> get(const std::string& key) const;
   YamlValue require(const std::string& key) const;
+  // Whether the uppermost layer that has the key says null.
+  bool is_null(const std::string& key) const;
   // Whether a layer has the key, and neither it nor one above it the other.
   bool stands_above(const std::string& key, const std::string& other) const;
   // The key's maps in all layers that have it.

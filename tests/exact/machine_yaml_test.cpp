@@ -571,6 +571,35 @@ MachineSpec random_machine(std::mt19937_64& random) {
   return machine;
 }
 
+// An own file, a cloud machine of several GPUs, the two that it builds on: what is changed of a link stays in the
+// element that it was meant for, however many layers lie below.
+TEST(MachineYaml, EveryMachineOfSeveralGpusCanBeChanged) {
+  std::size_t tried = 0;
+  for (const MachineSpec& shipped : list_machines()) {
+    if (shipped.rank_count() == 1) continue;
+    ++tried;
+    std::string text = "name: mine\nbase: " + shipped.name + "\ntiers: {gpu: {capacity: 20GiB, reserved: 0}}\nlinks:\n";
+    for (const Link& link : shipped.links) text += "  " + link.name + ": {bandwidth: 3GB/s, latency: 7us}\n";
+    const MachineSpec mine = parse_machine(text, "mine.yaml");
+    for (std::size_t rank = 0; rank < mine.rank_count(); ++rank) {
+      const MachineSpec &changed = mine.of_rank(rank), &before = shipped.of_rank(rank);
+      ASSERT_EQ(changed.links.size(), before.links.size()) << shipped.name;
+      for (std::size_t i = 0; i < before.links.size(); ++i) {
+        const Link &link = changed.links[i], &was = before.links[i];
+        EXPECT_EQ(link.name, was.name) << shipped.name;
+        EXPECT_EQ(link.from, was.from) << shipped.name << " " << was.name;
+        EXPECT_EQ(link.to, was.to) << shipped.name << " " << was.name;
+        EXPECT_EQ(link.uses, was.uses) << shipped.name << " " << was.name;
+        EXPECT_EQ(link.bandwidth, 3'000'000'000u) << shipped.name << " " << was.name;
+        EXPECT_EQ(link.latency_ns, 7'000) << shipped.name << " " << was.name;
+      }
+      EXPECT_EQ(changed.tiers.front().capacity, 20 * GiB) << shipped.name;
+      EXPECT_EQ(changed.tiers.back().capacity, before.tiers.back().capacity) << shipped.name;
+    }
+  }
+  EXPECT_GE(tried, 8u);
+}
+
 TEST(MachineYaml, RandomMachinesRoundTrip) {
   std::mt19937_64 random(7);
   for (int i = 0; i < 300; ++i) {

@@ -38,6 +38,12 @@ FileKind kind_of(const std::string& path) {
                 "FILE -o NAME.alloc.jsonl (of the Python package)");
   }
   const std::size_t first = head.find_first_not_of(" \t\r\n");
+  const std::size_t second = first == std::string::npos ? first : head.find_first_not_of(" \t\r\n", first + 1);
+  if (second != std::string::npos && head[first] == '[' && head[second] == '[') {
+    throw Error(path, 0,
+                "is a memory timeline of torch.profiler, which has sizes without addresses; record a memory snapshot "
+                "(torch.cuda.memory._dump_snapshot) or export_chrome_trace with profile_memory=True");
+  }
   if (first != std::string::npos && (head[first] == '{' || head[first] == '[')) return FileKind::kineto;
   throw Error(path, 0,
               "has no allocations that are known here: it is no trace, no recording of torch.profiler with "

@@ -248,6 +248,20 @@ TEST_F(Kineto, AllocationsAndFreesAreLifetimes) {
   EXPECT_THAT(times_of(trace), ElementsAre("50000+10000", "10000+10000", "10000+10000"));
 }
 
+TEST_F(Kineto, WhatCannotBeRightIsRefused) {
+  std::string unaddressed = memory(1011, 111, 2048, 2048);
+  unaddressed.erase(unaddressed.find(R"("Addr": 111, )"), std::string(R"("Addr": 111, )").size());
+  const std::string step = call("ProfilerStep#1", 1, 1000, 100), mm = call("aten::mm", 1, 1010, 5);
+  EXPECT_THAT(error_of([&] {
+                import({step, mm, unaddressed, kernel(1, 1012, 1020, 5, 1)});
+              }),
+              AllOf(HasSubstr("without 'Addr'"), HasSubstr("1.12 or newer")));
+  EXPECT_THAT(error_of([&] {
+                import({step, mm, memory(1011, 111, 2048, 2048), kernel(1, 1012, 1020, 7e15, 1)});
+              }),
+              HasSubstr("'some_kernel' takes"));
+}
+
 TEST_F(Kineto, SizesOfArgumentsTellSomeReads) {
   const std::string shapes = R"("Input Dims": [[512], []], "Input type": ["float", "Scalar"])";
   const Trace trace = import({

@@ -205,6 +205,9 @@ class ChakraReader {
           break;
       }
     }
+    if (!message.ok() && stream_.name().ends_with(".json")) {
+      fail("Chakra's JSON, which holds no tensors; import the .et file that it was made from, or beside");
+    }
     if (!message.ok()) fail("not a protobuf message; this is no Chakra trace, or it is damaged");
     if (node.duration_us > std::uint64_t{1} << 40) fail("a duration that cannot be right");
     return node;

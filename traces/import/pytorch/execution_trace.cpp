@@ -76,7 +76,8 @@ class ExecutionTraceReader {
                             "', which is not supported; supported are 1.0.x and 1.1.x");
     }
     trace_.schema = schema;
-    nested_ = schema.starts_with("1.1.");
+    // PyTorch writes "1.0.2-chakra.0.0.4" in the form of 1.1.
+    nested_ = schema.starts_with("1.1.") || schema.find("-chakra") != std::string_view::npos;
   }
 
   [[noreturn]] void fail(const std::string& message) const {

@@ -16,6 +16,7 @@ namespace tencache {
 namespace {
 
 constexpr double latest_us = 9e15;  // as nanoseconds within 64 bits
+constexpr Nanoseconds longest_event_ns = 3600 * second_ns;
 
 // The fields of an event that are of interest.
 class Event {
@@ -42,6 +43,10 @@ class Event {
   std::int64_t signed_argument(std::string_view key) const {
     std::int64_t value = 0;
     return !has_arguments_ || arguments_[key].get_int64().get(value) ? 0 : value;
+  }
+  bool has_argument(std::string_view key) const {
+    dom::element value;
+    return has_arguments_ && !arguments_[key].get(value);
   }
   std::uint64_t external_id() const {
     const std::uint64_t id = argument("External id");
@@ -184,6 +189,11 @@ class WindowReader {
     const Nanoseconds begin = event.time("ts");
     if (begin < window_.begin_ns || begin >= (work ? latest_work_ns_ : window_.end_ns)) return;
     const Nanoseconds end = begin + std::max<Nanoseconds>(0, event.time("dur"));
+    if (end - begin > longest_event_ns) {
+      elements_.fail(
+          "'" + std::string(event.name) + "' takes " + format_duration(end - begin) +
+          ", which cannot be right: Kineto wrote its end by another clock; remove the event, or record again");
+    }
     if (call) {
       if (is_profiler_step(event.name)) return;
       KinetoCall added{begin,
@@ -200,6 +210,12 @@ class WindowReader {
     } else if (work) {
       window_.work.push_back({begin, end, event.argument("correlation"), event.external_id()});
     } else {
+      if (!event.has_argument("Addr")) {
+        elements_.fail(
+            "a [memory] event without 'Addr', as PyTorch before 1.12 writes them: without addresses no free belongs to "
+            "an "
+            "allocation; record again with 1.12 or newer");
+      }
       KinetoMemory added{begin, event.thread(), event.argument("Addr"), event.signed_argument("Bytes"),
                          event.argument("Total Allocated")};
       added.host = event.argument("Device Type") == 0;

@@ -1,5 +1,4 @@
-// `tencache fragment` as an answer: what allocators make of a program's allocations, and what to set; and what a pasted
-// message of PyTorch's says.
+// `tencache fragment` as an answer: what allocators make of a program's allocations, and what to set.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +10,10 @@
 #include "answers/document.h"
 #include "studies/allocation_source.h"
 #include "studies/fragment.h"
-#include "studies/oom_message.h"
 
 namespace tencache {
 
 BOOST_DESCRIBE_ENUM(FragmentVerdict, fits_gains, fits_no_gain, cured, needs_memory, needs_another)
-BOOST_DESCRIBE_ENUM(OomCause, fragmentation, both, need, others, not_said)
 
 struct FragmentOomAnswer {
   std::uint64_t event = 0;
@@ -82,19 +79,5 @@ FragmentAnswer fragment_answer(const LoadedAllocations& loaded, const std::vecto
                                const std::optional<FragmentAdvice>& advice, std::optional<Bytes> limit,
                                const AddressMap& map);
 Document document_of(const FragmentAnswer& answer);
-
-struct OomAnswer {
-  OomCause cause = OomCause::not_said;
-  Bytes tried_bytes = 0;
-  std::optional<Bytes> total_bytes, free_bytes, allocated_bytes, unallocated_bytes, private_pool_bytes, process_bytes,
-      beside_pytorch_bytes, other_processes_bytes;
-  Bytes missing_bytes = 0;
-  std::vector<std::string> explanation, next;
-};
-TENCACHE_ANSWER(OomAnswer, cause, tried_bytes, total_bytes, free_bytes, allocated_bytes, unallocated_bytes,
-                private_pool_bytes, process_bytes, beside_pytorch_bytes, other_processes_bytes, missing_bytes,
-                explanation, next)
-OomAnswer oom_answer(const OomExplanation& explanation);
-Document document_of(const OomAnswer& answer);
 
 }  // namespace tencache

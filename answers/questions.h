@@ -17,6 +17,7 @@
   QUESTION(replay)                   \
   QUESTION(compare)                  \
   QUESTION(fit)                      \
+  QUESTION(why)                      \
   QUESTION(fragment)                 \
   QUESTION(rows)                     \
   QUESTION(rows_generate)            \

@@ -6,7 +6,6 @@
 #include "core/remark.h"
 #include "studies/allocation_source.h"
 #include "studies/fragment.h"
-#include "studies/oom_message.h"
 #include "traces/file/allocation_file.h"
 #include "traces/file/output_files.h"
 
@@ -18,17 +17,13 @@ constexpr std::uint32_t map_columns = 240, map_rows = 96;
 struct FragmentQuestion {
   AllocationSource source;
   std::vector<std::string> allocators;
-  std::string conf, limit, gradients = "freed", gpu, message, output;
+  std::string conf, limit, gradients = "freed", gpu, output;
   std::uint64_t rounds = 3;
   bool no_advice = false;
 };
 
 Answered fragment(const FragmentQuestion& asked, const GivenTraces& given, const Json& command) {
-  if (!asked.message.empty()) {
-    if (!asked.source.files.empty()) throw Error("--message is explained by itself: leave the files out");
-    return answered(oom_answer(explain_oom(parse_oom_message(asked.message), asked.conf)), true, Json());
-  }
-  if (asked.source.files.empty()) throw Error("name a file with allocations, or give --message");
+  if (asked.source.files.empty()) throw Error("name a file with allocations; a message is explained by `tencache why`");
   check_output("-o", asked.output, asked.source.files);
   std::vector<FragmentAllocator> allocators;
   for (const std::string& name : asked.allocators.empty() ? usual_fragment_allocators() : asked.allocators) {
@@ -73,7 +68,7 @@ std::unique_ptr<Question> fragment_question() {
   auto question = std::make_unique<Question>("fragment");
   question->help = {
       .summary = "Why memory ran out: what allocators reserve for a program, and what of it nobody asked for",
-      .json = "The same as JSON (schemas/fragment.schema.json; of a message fragment-message.schema.json)",
+      .json = "The same as JSON (schemas/fragment.schema.json)",
       .footer =
           "PyTorch's caching allocator is replayed exactly, others beside it: GMLake stitches free blocks, STWeaver "
           "and `planned` place all blocks before\n"
@@ -84,19 +79,14 @@ std::unique_ptr<Question> fragment_question() {
           "  tencache fragment step.trace.jsonl.zst --limit 22GiB\n"
           "  tencache fragment short.trace.jsonl.zst long.trace.jsonl.zst -a default -a expandable -a "
           "max_split_size_mb:128\n"
-          "  tencache fragment profile.json.gz\n"
-          "  tencache fragment --message 'CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 23.69 GiB total …'"};
+          "  tencache fragment profile.json.gz"};
   question->repeatable = true;
   question->schemas = [] {
-    return std::vector{
-        schema_named<FragmentAnswer>(
-            "fragment", "What allocators reserve for a program",
-            "What `tencache fragment --json` prints; docs/fragment.md explains it. Bytes are the most over all "
-            "events; rounding, remainders, holes and idle segments are those when most was reserved, or when "
-            "memory ran out. Iteration 0 is what comes before the first."),
-        schema_named<OomAnswer>(
-            "fragment-message", "A message of PyTorch's, explained",
-            "What `tencache fragment --message … --json` prints. Figures that the message does not have are null.")};
+    return std::vector{schema_named<FragmentAnswer>(
+        "fragment", "What allocators reserve for a program",
+        "What `tencache fragment --json` prints; docs/fragment.md explains it. Bytes are the most over all "
+        "events; rounding, remainders, holes and idle segments are those when most was reserved, or when "
+        "memory ran out. Iteration 0 is what comes before the first.")};
   };
   auto request = std::make_shared<FragmentQuestion>();
   QuestionOptions& options = question->options;
@@ -108,9 +98,7 @@ std::unique_ptr<Question> fragment_question() {
             "default, expandable, gmlake, stweaver, planned, exact, or settings such as max_split_size_mb:128; any "
             "number of times (default: a table of all)")
       .with_type("NAME");
-  options
-      .text("--conf", request->conf,
-            "PYTORCH_CUDA_ALLOC_CONF as the program has it: the first row; of a --message, what is not advised again")
+  options.text("--conf", request->conf, "PYTORCH_CUDA_ALLOC_CONF as the program has it: the first row")
       .with_type("SETTINGS");
   options.word("--limit", request->limit, "Memory that the allocator may reserve, such as 22GiB (default: no limit)")
       .with_type("SIZE");
@@ -121,7 +109,6 @@ std::unique_ptr<Question> fragment_question() {
       .one_of({"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"})
       .with_type("INDEX");
   options.flag("--no-advice", request->no_advice, "Do not try settings that are no row");
-  options.word("--message", request->message, "A message \"CUDA out of memory. Tried to allocate …\", explained");
   options.output("--events,-o", request->output, "Write the allocations to this file (.alloc.jsonl, .alloc.jsonl.zst)");
   question->ask = [request, question = question.get()] {
     return fragment(*request, *question->options.traces(), command_json(*question));

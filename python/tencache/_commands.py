@@ -18,9 +18,9 @@ from . import _core
 from ._policy import Policy, name_of
 
 __all__ = [
-    "bound", "command", "compare", "endurance", "explain", "fit", "fragment", "generate", "import_trace", "info", "load",
-    "machines", "models", "policies", "replay", "report", "rows", "rows_generate",
-    "samples", "save", "sensitivity", "simulate", "sweep", "tune"]
+    "bound", "command", "compare", "endurance", "explain", "fit", "fragment", "generate", "import_trace", "info",
+    "load", "machines", "models", "policies", "replay", "report", "rows", "rows_generate",
+    "samples", "save", "sensitivity", "simulate", "sweep", "tune", "why"]
 
 Path = Union[str, "os.PathLike[str]"]
 TraceLike = Union[_core.Trace, Path]
@@ -298,14 +298,18 @@ def fit(trace: Optional[TraceLike] = None, machine: Machine = "", **options: Any
     return _ask("fit", [] if trace is None else [trace], machine=machine, **options)
 
 
-def fragment(*allocations: TraceLike, message: Optional[str] = None, **options: Any) -> dict:
-    """Why memory ran out: what allocators reserve for the same allocations; or what a message of PyTorch's says.
+def why(log: Path, **options: Any) -> dict:
+    """Why memory ran out, and what to do: of a log file, or of the message itself (docs/why.md)."""
+    return _ask("why", [log], **options)
+
+
+def fragment(*allocations: TraceLike, **options: Any) -> dict:
+    """What allocators reserve for the same allocations, and which setting helps.
 
     Args:
         allocations: traces, which take turns as iterations, or one recording with allocations (docs/fragment.md).
-        message: "CUDA out of memory. Tried to allocate …", in their place.
     """
-    return _ask("fragment", list(allocations), message=message, **options)
+    return _ask("fragment", list(allocations), **options)
 
 
 def rows(ids: Path, **options: Any) -> dict:

@@ -1,4 +1,4 @@
-// What allocators make of allocations, what is advised, and what PyTorch's messages say.
+// What allocators make of allocations, and what is advised.
 #include "studies/fragment.h"
 
 #include <filesystem>
@@ -8,7 +8,6 @@
 #include "configs/caching_settings.h"
 #include "core/error.h"
 #include "gmock/gmock.h"
-#include "studies/oom_message.h"
 #include "studies/placement.h"
 #include "traces/file/trace_file.h"
 #include "traces/import/pytorch/kineto_allocations.h"
@@ -264,61 +263,6 @@ TEST(Fragment, TheMapShowsWhatIsInUse) {
                                      in_use, in_use, in_use, in_use,              //
                                      free, free, in_use, in_use,                  //
                                      in_use, in_use, in_use, in_use));
-}
-
-constexpr const char* old_message =
-    "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 23.69 GiB total capacity; 21.00 GiB already "
-    "allocated; 12.94 MiB free; 22.50 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try "
-    "setting max_split_size_mb to avoid fragmentation.";
-constexpr const char* new_message =
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB "
-    "of "
-    "which 1.00 GiB is free. Process 4711 has 3.00 GiB memory in use. Including non-PyTorch memory, this process has "
-    "19.69 GiB memory in use. Of the allocated memory 18.50 GiB is allocated by PyTorch, and 700.00 MiB is reserved by "
-    "PyTorch but unallocated. If reserved but unallocated memory is large try setting "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.";
-
-TEST(OomMessages, OfBothWordings) {
-  const OomExplanation old = explain_oom(parse_oom_message(old_message), "");
-  EXPECT_EQ(old.message.tried, 20 * MiB);
-  EXPECT_EQ(old.message.allocated, 21 * GiB);
-  EXPECT_EQ(old.message.unallocated, 1536 * MiB);
-  EXPECT_EQ(old.cause, OomCause::fragmentation);
-  EXPECT_THAT(old.sentences.front(), HasSubstr("a request of 1 to 10 MiB"));
-  EXPECT_THAT(old.next.front(), HasSubstr("expandable_segments:True"));
-  EXPECT_FALSE(old.of_others) << "this wording does not tell them from CUDA's own memory";
-
-  const OomMessage message = parse_oom_message(new_message);
-  EXPECT_EQ(message.free, 1 * GiB);
-  EXPECT_EQ(message.process, parse_bytes("19.69GiB"));
-  EXPECT_EQ(message.unallocated, 700 * MiB);
-  const OomExplanation fresh = explain_oom(message, "");
-  EXPECT_EQ(fresh.cause, OomCause::others) << "324 MiB are missing, and another process has 3 GiB";
-  EXPECT_EQ(fresh.missing, 324 * MiB);
-  EXPECT_EQ(fresh.of_others, parse_bytes("23.69GiB") - GiB - parse_bytes("19.69GiB"));
-}
-
-TEST(OomMessages, WhatIsSetIsNotAdvised) {
-  const OomExplanation again = explain_oom(parse_oom_message(old_message), "expandable_segments:True");
-  EXPECT_EQ(again.cause, OomCause::fragmentation);
-  EXPECT_THAT(again.next, testing::Not(Contains(HasSubstr("expandable_segments:True, before"))));
-  EXPECT_THAT(again.sentences, Contains(HasSubstr("is on already")));
-}
-
-TEST(OomMessages, LinesOfATerminalAndMissingPartsAreRead) {
-  const OomMessage broken = parse_oom_message(
-      "CUDA out of memory. Tried to\n   allocate 1.50 GiB. GPU 0 has a total "
-      "capacty of 8.00 GiB of which 512.00 MiB is free.");
-  EXPECT_EQ(broken.tried, 1536 * MiB);
-  EXPECT_EQ(broken.total, 8 * GiB);
-  EXPECT_EQ(explain_oom(broken, "").cause, OomCause::not_said);
-  EXPECT_THROW(parse_oom_message("CUDA error: device-side assert triggered"), Error);
-  const OomExplanation need = explain_oom(
-      parse_oom_message("Tried to allocate 4.00 GiB (GPU 0; 8.00 GiB total capacity; 6.00 GiB already allocated; 1.00 "
-                        "GiB free; 6.50 GiB reserved in total by PyTorch)"),
-      "");
-  EXPECT_EQ(need.cause, OomCause::need);
-  EXPECT_EQ(need.missing, 2560 * MiB);
 }
 
 }  // namespace

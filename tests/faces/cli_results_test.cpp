@@ -130,19 +130,30 @@ TEST_F(Results, FragmentComparesAllocators) {
   expect_bad_usage({"fragment", "small.trace.jsonl", "small.alloc.jsonl"}, HasSubstr("is no trace"));
   expect_bad_usage({"fragment", "small.trace.jsonl", "-a", "jemalloc"}, HasSubstr("unknown allocator 'jemalloc'"));
   expect_bad_usage({"fragment", "small.trace.jsonl", "--conf", "max_split_size_mb:4"}, HasSubstr("20 or more"));
-  expect_bad_usage({"fragment"}, HasSubstr("--message"));
+  expect_bad_usage({"fragment"}, HasSubstr("tencache why"));
 }
 
-TEST_F(Results, FragmentExplainsAMessage) {
+TEST_F(Results, WhyExplainsAMessageOrALog) {
   const std::string message =
       "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 23.69 GiB total capacity; 21.00 GiB already allocated; "
       "12.94 MiB free; 22.50 GiB reserved in total by PyTorch)";
-  const Answer answer = run({"fragment", "--message", message});
+  const Answer answer = run({"why", message});
   EXPECT_EQ(answer.code, 0);
+  EXPECT_THAT(answer.out, testing::StartsWith("Fragmentation: 1.50 GiB are reserved but unallocated"));
   EXPECT_THAT(answer.out, AllOf(HasSubstr("a request of 1 to 10 MiB"), HasSubstr("expandable_segments:True")));
-  EXPECT_EQ(run({"fragment", "--message", message, "--json"}).json()["cause"], "fragmentation");
-  expect_bad_usage({"fragment", "--message", "no"}, HasSubstr("paste the whole line"));
-  expect_bad_usage({"fragment", "small.trace.jsonl", "--message", message}, HasSubstr("leave the files out"));
+  write_file(path("train.log"), "epoch 1\n" + message + "\n");
+  const Json json = run({"why", path("train.log"), "--json"}).json();
+  EXPECT_EQ(json["kind"], "fragmentation");
+  EXPECT_EQ(json["platform"], "cuda");
+  EXPECT_EQ(json["failures"][0]["line"], 2);
+  EXPECT_GE(json["actions"].size(), 2u);
+  EXPECT_TRUE(json["fit"].is_null());
+  const Json fit =
+      run({"why", message, "--model", "gpt2", "--batch", "1", "--seq", "64", "-m", "g5.xlarge", "--json"}).json();
+  EXPECT_FALSE(fit["fit"].is_null());
+  expect_bad_usage({"why", "no-such.log"}, HasSubstr("there is no file 'no-such.log'"));
+  expect_bad_usage({"why", "it does not work"}, HasSubstr("has no message that memory ran out"));
+  expect_bad_usage({"why", message, "--model", "gpt2"}, HasSubstr("--machine is required"));
 }
 
 TEST_F(Results, SimulationsPayForACachingAllocator) {

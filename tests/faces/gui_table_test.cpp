@@ -309,7 +309,7 @@ TEST_F(Tables, WhatTheCommandsWriteOpens) {
       {"fragment.json", "fragment " + trace + " --json", true},
       {"ids.json", "rows generate --rows 100,50 --batches 4 -o small.ids --json"},
       {"rows.json", "rows small.ids --slots 10% --slots 50% --json", true},
-      {"message.json", "fragment --message 'CUDA out of memory. Tried to allocate 2.00 GiB.' --json"},
+      {"message.json", "why 'CUDA out of memory. Tried to allocate 2.00 GiB.' --json"},
       {"tune.json", "tune" + on + "-p 10cache --budget 4 --csv tune.csv --json", true},
       {"validate.json", "validate ssdtrain --json", true},
       {"endurance.json", "endurance" + on + "-p on-demand --json"},

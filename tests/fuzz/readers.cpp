@@ -25,6 +25,7 @@
 #include "studies/fragment.h"
 #include "studies/sweep/sweep_file.h"
 #include "studies/validation/file.h"
+#include "studies/why.h"
 #include "traces/file/trace_file.h"
 #include "traces/import/csv.h"
 #include "traces/import/pytorch/chakra.h"
@@ -149,6 +150,7 @@ constexpr Reader all_readers[] = {
     {"timeline", timeline},
     {"trace", [](std::string_view bytes) { parse_trace(bytes, "t.trace.jsonl").validate(); }},
     {"validation", [](std::string_view bytes) { parse_validation(std::string(bytes), "validation.yaml"); }},
+    {"why", [](std::string_view bytes) { explain_failures(read_failure_log(bytes, "log"), ""); }},
 };
 
 }  // namespace

@@ -8,6 +8,8 @@
 
 #include "answers/embedding.h"
 #include "cli/console.h"
+#include "core/names.h"
+#include "core/text.h"
 
 namespace tencache {
 namespace {
@@ -78,10 +80,12 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   if (unexpected && !rest.empty()) {
     const std::string& word = rest.front();
     if (word.starts_with("-")) {
-      return "unknown option '" + word + "' of " + full_name(command) + "; valid are " + join(option_names(command));
+      return "unknown option '" + word + "' of " + full_name(command) + "; " +
+             valid_names(word, option_names(command), full_name(command) + " --help");
     }
     if (!commands.empty()) {
-      return "unknown command '" + word + "'; valid after '" + full_name(command) + "' are " + join(commands);
+      return "unknown command '" + word + "' after '" + full_name(command) + "'; " +
+             valid_names(word, commands, full_name(command) + " --help");
     }
     return "unexpected argument '" + word + "'; see " + full_name(command) + " --help";
   }

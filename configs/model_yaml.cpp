@@ -9,6 +9,7 @@
 #include "configs/shipped_files.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
+#include "core/names.h"
 #include "core/parse_number.h"
 #include "core/units.h"
 #include "traces/file/file_io.h"
@@ -249,16 +250,22 @@ ModelDescription parse_model(std::string_view text, const std::string& file) {
 }
 
 std::string find_model_file(const std::string& name_or_file) {
-  if (is_config_path(name_or_file)) return name_or_file;
-  const auto models = shipped_files("models");
-  for (const auto& [name, path] : models) {
-    if (name == name_or_file) return path;
-  }
-  for (const auto& [name, path] : models) {
+  // "meta-llama/Llama-3.1-8B" is how Hugging Face's hub names a model, unless there is such a file.
+  std::error_code ignored;
+  const bool may_be_of_hub = std::ranges::count(name_or_file, '/') == 1 && !name_or_file.starts_with("/") &&
+                             !name_or_file.starts_with(".") && !name_or_file.ends_with(".yaml") &&
+                             !name_or_file.ends_with(".yml") && !name_or_file.ends_with(".json") &&
+                             !std::filesystem::exists(name_or_file, ignored);
+  if (is_config_path(name_or_file) && !may_be_of_hub) return name_or_file;
+  if (const auto path = find_shipped("models", name_or_file)) return *path;
+  std::vector<std::string> aliases;
+  for (const auto& [name, path] : shipped_files("models")) {
     const ModelDescription model = read_model_file(path);
-    if (std::ranges::find(model.aliases, name_or_file) != model.aliases.end()) return path;
+    if (match_name(name_or_file, model.aliases)) return path;
+    aliases.insert(aliases.end(), model.aliases.begin(), model.aliases.end());
   }
-  fail_unknown("models", "model", name_or_file, name_or_file + "/config.json");
+  const std::string last = name_or_file.substr(name_or_file.rfind('/') + 1);
+  fail_unknown("models", "model", name_or_file, last + "/config.json", aliases);
 }
 
 ModelDescription read_model(const std::string& name_or_file) { return read_model_file(find_model_file(name_or_file)); }

@@ -4,6 +4,7 @@
 
 #include "configs/gpu_yaml.h"
 #include "core/error.h"
+#include "core/names.h"
 
 namespace tencache {
 
@@ -18,11 +19,12 @@ std::optional<Rescaling> rescale_to_machine(Trace& trace, const MachineSpec& mac
   if (options.assume_gpu.empty() && (machine.gpu.empty() || same)) return std::nullopt;
 
   const std::vector<GpuSpec> gpus = list_gpus();
-  std::string names;
-  for (const GpuSpec& gpu : gpus) names += (names.empty() ? "" : ", ") + gpu.name;
+  std::vector<std::string> names;
+  for (const GpuSpec& gpu : gpus) names.push_back(gpu.name);
   const GpuSpec* from = find_gpu(gpus, hardware);
   if (from == nullptr && !options.assume_gpu.empty()) {
-    throw Error("--assume-gpu: unknown GPU '" + options.assume_gpu + "'; valid names are " + names);
+    throw Error("--assume-gpu: unknown GPU '" + options.assume_gpu + "'; " +
+                valid_names(options.assume_gpu, names, "`tencache gpus`"));
   }
   if (machine.gpu.empty() || same) return std::nullopt;
   if (from == nullptr) {
@@ -30,13 +32,13 @@ std::optional<Rescaling> rescale_to_machine(Trace& trace, const MachineSpec& mac
                      ? std::string("the trace does not say which GPU its durations are of")
                      : "the trace's durations are of '" + hardware + "', which is none of the known GPUs") +
                 ", so that they cannot be rescaled to the " + machine.gpu + " of machine '" + machine.name +
-                "'; say --assume-gpu NAME (" + names + "), or --no-rescale to take them as they are");
+                "'; say --assume-gpu NAME (`tencache gpus` lists them), or --no-rescale to take them as they are");
   }
   const GpuSpec* to = find_gpu(gpus, machine.gpu);
   if (to == nullptr) {
     throw Error("machine '" + machine.name + "' has the GPU '" + machine.gpu +
-                "', whose figures are not known, so the trace's durations cannot be rescaled to it; name one of " +
-                names + " in its file, or say --no-rescale to take them as they are");
+                "', whose figures are not known, so the trace's durations cannot be rescaled to it; name one of "
+                "`tencache gpus` in its file, or say --no-rescale to take them as they are");
   }
   if (from == to) return std::nullopt;
   return rescale(trace, *from, *to);

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/names.h"
 #include "core/text.h"
 
 namespace tencache {
@@ -71,24 +72,35 @@ std::vector<std::pair<std::string, std::string>> shipped_files(const std::string
   return found;
 }
 
-void fail_unknown(const std::string& kind, const std::string& what, const std::string& name, const std::string& file) {
+void fail_unknown(const std::string& kind, const std::string& what, const std::string& name, const std::string& file,
+                  const std::vector<std::string>& more) {
   std::vector<std::string> names;
   for (const auto& [known, path] : shipped_files(kind)) names.push_back(known);
-  std::string valid = join(names);
+  std::string valid;
   if (names.empty()) {
-    valid = "none are to be found: looked in";
+    valid = "valid names are none to be found: looked in";
     for (const std::string& folder : config_folders(kind)) valid += " " + folder;
+  } else {
+    names.insert(names.end(), more.begin(), more.end());
+    valid = valid_names(name, names, "`tencache " + kind + "`");
   }
-  throw Error("unknown " + what + " '" + name + "'; valid names are " + valid +
-              "; a file is given by its path, for instance ./" + file);
+  throw Error("unknown " + what + " '" + name + "'; " + valid + "; a file is given by its path, for instance ./" +
+              file);
 }
 
 std::string find_config(const std::string& kind, const std::string& what, const std::string& name_or_file) {
   if (is_config_path(name_or_file)) return name_or_file;
-  for (const auto& [name, path] : shipped_files(kind)) {
-    if (name == name_or_file) return path;
-  }
+  if (const auto path = find_shipped(kind, name_or_file)) return *path;
   fail_unknown(kind, what, name_or_file, name_or_file + ".yaml");
+}
+
+std::optional<std::string> find_shipped(const std::string& kind, const std::string& name) {
+  const auto files = shipped_files(kind);
+  std::vector<std::string> names;
+  for (const auto& [known, path] : files) names.push_back(known);
+  const std::optional<std::string> found = match_name(name, names);
+  if (!found) return std::nullopt;
+  return std::ranges::find(files, *found, [](const auto& file) { return file.first; })->second;
 }
 
 bool is_config_path(const std::string& name_or_file) {

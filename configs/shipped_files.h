@@ -1,6 +1,7 @@
 // Where the files that ship with TenCache (machines, models, …) are.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,10 +20,12 @@ void set_installed_configs(const std::string& folder);
 std::vector<std::pair<std::string, std::string>> shipped_files(const std::string& kind);
 // The path of a file or folder that stands beside the folder of machines. Throws Error where there is none.
 std::string config_file(const std::string& name);
-// That an unknown name was given: lists those that ship, or the folders where nothing does. `what`: "machine"; `file`: how
-// a file of that name is given.
+// That an unknown name was given: the nearest of those that ship and of `more`, or the folders where nothing does.
+// `what`: "machine"; `file`: how a file of that name is given.
 [[noreturn]] void fail_unknown(const std::string& kind, const std::string& what, const std::string& name,
-                               const std::string& file);
+                               const std::string& file, const std::vector<std::string>& more = {});
+// The path of what ships under that name, however it is spelt (core/names.h).
+std::optional<std::string> find_shipped(const std::string& kind, const std::string& name);
 // The path itself, or of what ships under that name. Throws as fail_unknown.
 std::string find_config(const std::string& kind, const std::string& what, const std::string& name_or_file);
 

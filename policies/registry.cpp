@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/names.h"
+#include "core/text.h"
 
 namespace tencache {
 namespace {
@@ -63,15 +65,29 @@ std::vector<Registered> registered() {
 }
 
 PolicyMaker maker_named(const std::string& name) {
-  std::string valid;
-  for (const auto& [maker, replaceable] : registered()) {
-    if (name == maker.name) return maker;
-    valid += (valid.empty() ? "" : ", ") + maker.name;
-  }
-  throw Error("no policy is named '" + name + "'; there are: " + valid);
+  const std::vector<Registered> all = registered();
+  std::vector<std::string> names;
+  for (const auto& [maker, replaceable] : all) names.push_back(maker.name);
+  const std::optional<std::string> found = match_name(name, names);
+  if (!found) throw Error("no policy is named '" + name + "'; " + policies_like(name));
+  return std::ranges::find(all, *found, [](const Registered& one) { return one.maker.name; })->maker;
 }
 
 }  // namespace
+
+std::string policies_like(const std::string& name) {
+  const std::string wanted = plain_name(name);
+  std::vector<std::string> names, of_that_system;
+  for (const auto& [maker, replaceable] : registered()) {
+    names.push_back(maker.name);
+    const bool named = plain_name(maker.summary).find(wanted) != std::string::npos ||
+                       plain_name(maker.source).find(wanted) != std::string::npos;
+    if (wanted.size() >= 3 && named) of_that_system.push_back(maker.name);
+  }
+  const std::string all = "; `tencache policies` lists all " + std::to_string(names.size());
+  if (!of_that_system.empty()) return "those of " + name + " are " + join(of_that_system) + all;
+  return valid_names(name, names, "`tencache policies`");
+}
 
 bool ship_policies(std::initializer_list<PolicyEntry> entries) {
   shipped().insert(shipped().end(), entries);

@@ -42,11 +42,14 @@ void register_policy(PolicyMaker maker, const std::string& origin);
 // In the order of the listing: those that the program ships by their place, then the others as they were registered.
 std::vector<PolicyInfo> list_policies();
 
+// Behind "no policy is named 'deepspeed'; ": those whose system is called so, else the nearest names.
+std::string policies_like(const std::string& name);
+
 struct MadePolicy {
   std::unique_ptr<Policy> policy;
   Settings options;  // resolved
 };
-// `settings`: option to text. Throws Error that lists the valid names for an unknown policy or option.
+// `settings`: option to text. Throws Error with the nearest names for an unknown policy or option.
 MadePolicy make_policy(const std::string& name, const Settings& settings = {});
 
 // What the policy's entry says of settings (PolicyEntry), if anything. They throw as make_policy does.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/names.h"
 #include "core/parse_number.h"
 #include "core/split.h"
 #include "core/text.h"
@@ -129,8 +130,8 @@ void QuestionOptions::set(const QuestionSettings& settings, const std::string& q
         if (one.is_named() && one.listed) valid.push_back(one.name());
       }
       throw Error(name.empty() ? "unexpected argument '" + text + "' of tencache " + question
-                               : fmt::format("unknown option '--{}={}' of tencache {}; valid are {}",
-                                             without_dashes(name), text, question, join(valid)));
+                               : fmt::format("unknown option '--{}={}' of tencache {}; {}", without_dashes(name), text,
+                                             question, valid_names(name, valid, "--help")));
     }
     const bool flag = option->kind == QuestionOption::Kind::flag;
     std::string refused = option->refusal ? option->refusal(text) : "";

@@ -8,6 +8,7 @@
 #include "configs/shipped_files.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
+#include "core/names.h"
 #include "core/parse_number.h"
 #include "core/units.h"
 #include "policies/registry.h"
@@ -227,7 +228,7 @@ class SweepReader {
       if (matches_pattern(text, name)) found.push_back(name);
     }
     if (!found.empty()) return found;
-    fail_at(value, "no machine is called '" + text + "'; valid names are " + join_names(valid) +
+    fail_at(value, "no machine is called '" + text + "'; " + valid_names(text, valid, "`tencache machines`") +
                        "; a file is given by its path, ./" + text + ".yaml");
   }
 
@@ -273,7 +274,7 @@ class SweepReader {
       if (text == "all" || matches_pattern(text, info.name)) found.push_back(info.name);
     }
     if (!found.empty()) return found;
-    fail_at(value, "unknown policy '" + text + "'; valid names are " + join_names(valid) + ", or all");
+    fail_at(value, "unknown policy '" + text + "'; " + policies_like(text) + ", and `all` is all");
   }
 
   SweepFilter read_filter(const YamlValue& item) {

@@ -455,7 +455,8 @@ TEST(MachineYaml, AFileBuildsOnAnother) {
   };
   EXPECT_THAT(error("base: ./server.yaml\n"), HasSubstr("key 'name' is missing"));
   EXPECT_THAT(error("name: mine\nbase: ./none.yaml\n"), HasSubstr("mine.yaml:2: base: "));
-  EXPECT_THAT(error("name: mine\nbase: no-such\n"), AllOf(HasSubstr("mine.yaml:2: base: "), HasSubstr("g10-a100")));
+  EXPECT_THAT(error("name: mine\nbase: no-such\n"),
+              AllOf(HasSubstr("mine.yaml:2: base: "), HasSubstr("`tencache machines`")));
   EXPECT_THAT(error("name: mine\nbase: ./server.yaml\ntiers: {gpu: {capacity: 1MiB}}\n"),
               HasSubstr("server.yaml:4: tiers.gpu.reserved: leaves nothing"));
   std::ofstream(mine) << "name: mine\nbase: ./mine.yaml\n";
@@ -716,14 +717,13 @@ TEST(MachineYaml, BrokenFilesAreErrors) {
   for (std::size_t length = 0; length < valid.size(); ++length) error_of(valid.substr(0, length));
 }
 
-TEST(MachineYaml, UnknownMachineListsTheNames) {
+TEST(MachineYaml, UnknownMachineListsTheNearest) {
   try {
     read_machine("g10-a1000");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("unknown machine 'g10-a1000'"),
-                                    HasSubstr("demo-small-gpu, dgx-2-v100, endor-4080, endor-4080-gds, "
-                                              "flexgen-t4, g10-a100, g10-a100-small")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("unknown machine 'g10-a1000'"), HasSubstr("the nearest are g10-a100"),
+                                    HasSubstr("`tencache machines` lists all")));
   }
   EXPECT_THROW(read_machine("./no-such-file.yaml"), Error);
   EXPECT_THROW(read_machine(::testing::TempDir()), Error);

@@ -159,7 +159,8 @@ TEST(ShippedModels, CoverTheFamiliesAndAreFoundByAlias) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("unknown model 'opt-6.8b'"),
-                                             testing::HasSubstr("opt-6.7b"), testing::HasSubstr("mixtral-8x7b")));
+                                             testing::HasSubstr("the nearest are opt-6.7b"),
+                                             testing::HasSubstr("`tencache models` lists all")));
   }
 }
 

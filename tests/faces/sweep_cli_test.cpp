@@ -152,7 +152,7 @@ TEST_F(SweepCommand, SaysWhatIsWrongAndWhere) {
   wrong("batch:", "bach:", "unknown key 'bach' in generate");
   wrong("p3.2xlarge", "p99*", "no machine is called 'p99*'");
   wrong("1GiB", "1GB/s", "gpu_memory");
-  wrong("10cache", "11cache", "unknown policy '11cache'; valid names are");
+  wrong("10cache", "11cache", "unknown policy '11cache'; the nearest is 10cache");
   wrong("10cache]", "{name: 10cache, options: {nothing: 1}}]", "nothing");
   wrong("seq: 128", "seq: machine", "the machine does not say it");
   // What no trace can be generated with is no row that does not fit, wherever it stands.

@@ -8,6 +8,7 @@
 #include "core/enum_names.h"
 #include "traces/generate/model.h"
 #include "traces/generate/optimizer_states.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {
@@ -17,6 +18,12 @@ std::string_view without_last_part(std::string_view name) { return name.substr(0
 }  // namespace
 
 std::vector<KindMemory> memory_by_kind(const Trace& trace, const GenerateOptions& options) {
+  // Of one rank, where each keeps as much.
+  if (rank_count(trace) > 1) {
+    const std::vector<Trace> ranks = split_ranks(trace);
+    const std::vector<std::size_t> first = alike_ranks(ranks);
+    if (std::ranges::count(first, 0u) == std::ssize(first)) return memory_by_kind(ranks.front(), options);
+  }
   std::unordered_map<std::string_view, ParameterKind> kind_of;
   const std::vector<ParameterShape> shapes = parameters_of(options.model, options.head);
   for (const ParameterShape& shape : shapes) {

@@ -478,8 +478,8 @@ std::string text_of(const Json& value) {
 // Options of the command that change what is asked, as one would type them.
 std::string options_words(const Json& run) {
   std::vector<std::string> words;
-  for (const char* option : {"gpu_memory", "cpu_memory", "gpu_allocator", "run_ahead", "iterations", "assume_gpu",
-                             "scale_bytes", "scale_time", "samples"}) {
+  for (const char* option : {"gpu_memory", "cpu_memory", "gpu_allocator", "gpus", "link", "nvme", "run_ahead",
+                             "iterations", "assume_gpu", "scale_bytes", "scale_time", "samples"}) {
     const Json& value = member(run, option);
     if (value.is_null() || value == "1") continue;
     std::string name = option;
@@ -621,8 +621,8 @@ CompareAnswer compare_answer(const Comparison& comparison) {
 std::string changes_of(const ResultAnswer& result) {
   const Json run = to_json_of(result.manifest.run);
   Json changes = Json::object();
-  for (const char* option : {"gpu_memory", "cpu_memory", "gpu_allocator", "limits", "run_ahead", "assume_gpu",
-                             "scale_bytes", "scale_time"}) {
+  for (const char* option : {"gpu_memory", "cpu_memory", "gpu_allocator", "limits", "gpus", "link", "nvme", "run_ahead",
+                             "assume_gpu", "scale_bytes", "scale_time"}) {
     const Json& value = member(run, option);
     if (!value.is_null() && value != "1" && !(value.is_array() && value.empty())) changes[option] = value;
   }

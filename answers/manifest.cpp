@@ -24,6 +24,9 @@ void match(Run& run, Asked& asked, const Move& move) {
   move(run.cpu_memory, asked.machine.cpu_memory);
   move(run.gpu_allocator, asked.machine.gpu_allocator);
   move(run.limits, asked.machine.limits);
+  move(run.gpus, asked.machine.gpus);
+  move(run.link, asked.machine.link);
+  move(run.nvme, asked.machine.nvme);
   move(run.run_ahead, asked.machine.run_ahead);
   move(run.iterations, asked.iterations);
   move(run.generate, asked.trace.generate);

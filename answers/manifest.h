@@ -26,12 +26,13 @@ struct ManifestQuestion {
   Absent<Named<std::string>> generate;
   Absent<std::string> gpu_allocator;
   Absent<std::vector<std::string>> limits;
+  Absent<std::string> gpus, link, nvme;
   Absent<std::string> assume_gpu;
   Absent<bool> no_rescale;
   Absent<std::string> faults;
 };
 TENCACHE_ANSWER(ManifestQuestion, trace, made_by, made_with, recorded_by, policy, machine, gpu_memory, cpu_memory,
-                iterations, generate, gpu_allocator, limits, assume_gpu, no_rescale, faults)
+                iterations, generate, gpu_allocator, limits, gpus, link, nvme, assume_gpu, no_rescale, faults)
 
 // The same, with what runs on hardware and samples add, prices, and where the policy's code is.
 struct ManifestRun : ManifestQuestion {

@@ -30,6 +30,7 @@
   QUESTION(tune)                     \
   QUESTION(policies)                 \
   QUESTION(machines)                 \
+  QUESTION(gpus)                     \
   QUESTION(models)
 
 namespace tencache {

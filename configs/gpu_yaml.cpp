@@ -3,6 +3,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -10,6 +11,7 @@
 #include "configs/shipped_files.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
+#include "core/names.h"
 #include "core/parse_number.h"
 #include "traces/file/file_io.h"
 
@@ -92,8 +94,16 @@ class GpuReader {
   }
 
  private:
-  // Where the figure comes from is kept in `gpu.facts`, in place of what a default said.
-  std::string figure(const YamlValue& value, const std::string& key, GpuSpec& gpu) const {
+  // Where the figure comes from is kept in `gpu.facts`, in place of what a default said. A plain figure has the `source`
+  // and `confidence` of its GPU.
+  std::string figure(const YamlMap& of, const YamlValue& value, const std::string& key, GpuSpec& gpu) const {
+    if (value.node.IsScalar() && of.get("source")) {
+      const YamlValue confidence = of.require("confidence");
+      reader_.choice(confidence, "confidence", {"published", "measured", "estimated"});
+      std::erase_if(gpu.facts, [&](const Fact& other) { return other.path == key; });
+      gpu.facts.push_back({key, reader_.text(of.require("source"), "source"), confidence.node.Scalar(), "", 0});
+      return value.node.Scalar();
+    }
     const YamlMap keys({value}, key, {"value", "source", "confidence", "retrieved"});
     const auto text = [&](const char* name) { return reader_.text(keys.require(name), key + "." + name); };
     reader_.choice(keys.require("confidence"), key + ".confidence", {"published", "measured", "estimated"});
@@ -103,22 +113,36 @@ class GpuReader {
   }
 
   void read_keys(const YamlValue& value, const std::string& what, GpuSpec& gpu) const {
-    std::vector<std::string> valid{"name", "kernels"};
+    std::vector<std::string> valid{"name", "kernels", "host", "source", "confidence"};
     for (const auto& [key, set] : figures) valid.push_back(key);
     const YamlMap keys({value}, what, valid);
     if (const auto name = keys.get("name")) gpu.name = reader_.text(*name, "name");
     if (const auto kernels = keys.get("kernels")) gpu.kernels.name = reader_.text(*kernels, "kernels");
+    if (const auto host = keys.get("host")) read_host(*host, gpu);
     for (const auto& entry : value.node) {
       const std::string& key = entry.first.Scalar();
       const auto found = figures.find(key);
       if (found == figures.end()) continue;
       const YamlValue given{entry.second, &file_};
-      const std::string text = figure(given, key, gpu);
+      const std::string text = figure(keys, given, key, gpu);
       try {
         found->second(gpu, text);
       } catch (const Error& error) {
         fail_at(given, key + ": " + error.what());
       }
+    }
+  }
+
+  // Cards without a link of their own reach each other by way of the host.
+  void read_host(const YamlValue& value, GpuSpec& gpu) const {
+    const std::string host = reader_.text(value, "host");
+    const std::optional<BytesPerSecond> bandwidth = pcie_bandwidth(host);
+    if (!bandwidth && host != "apple" && host != "unified") {
+      fail_at(value, "host: '" + host + "' is neither a link such as pcie4x16 nor apple or unified");
+    }
+    if (gpu.interconnect == 0) {
+      gpu.interconnect = bandwidth.value_or(*pcie_bandwidth("pcie4x4"));
+      gpu.facts.push_back({"interconnect", host + ", of which copies reach 78 %", "estimated", "", 0});
     }
   }
 
@@ -162,6 +186,34 @@ std::vector<GpuSpec> parse_gpus(std::string_view text, const std::string& file, 
   return GpuReader(file, kernels).read(load_yaml(text, file));
 }
 
+std::optional<BytesPerSecond> pcie_bandwidth(std::string_view link) {
+  constexpr double reached = 24.7 / 31.5;
+  // GB/s a lane, after the encoding.
+  constexpr double lane[] = {0.25, 0.5, 0.985, 1.969, 3.938, 7.563};
+  if (!link.starts_with("pcie") || link.size() < 7 || link[5] != 'x') return std::nullopt;
+  const std::optional<std::uint32_t> lanes = parse_number<std::uint32_t>(link.substr(6));
+  if (link[4] < '1' || link[4] > '6' || !lanes || *lanes == 0 || *lanes > 16) return std::nullopt;
+  return static_cast<BytesPerSecond>(std::llround(lane[link[4] - '1'] * *lanes * reached * 1e9));
+}
+
+std::vector<HostedGpu> list_hosted_gpus() {
+  std::string path;
+  try {
+    path = gpu_file();
+  } catch (const Error&) {  // a folder of configs with machines alone
+    return {};
+  }
+  const YAML::Node root = load_yaml(read_file(path, maximum_gpu_file_bytes), path);
+  std::vector<HostedGpu> hosted;
+  for (GpuSpec& gpu : GpuReader(path, "").read(root)) hosted.push_back({std::move(gpu), ""});
+  std::size_t index = 0;
+  for (const YAML::Node& gpu : root["gpus"]) {
+    if (const YAML::Node host = gpu["host"]) hosted[index].host = host.Scalar();
+    ++index;
+  }
+  return hosted;
+}
+
 std::string gpu_file() { return config_file("gpus.yaml"); }
 
 std::vector<GpuSpec> list_gpus() {
@@ -170,12 +222,12 @@ std::vector<GpuSpec> list_gpus() {
 }
 
 GpuSpec read_gpu(const std::string& name) {
-  std::string names;
-  for (GpuSpec& gpu : list_gpus()) {
-    if (gpu.name == name) return std::move(gpu);
-    names += (names.empty() ? "" : ", ") + gpu.name;
-  }
-  throw Error("unknown GPU '" + name + "'; valid names are " + names);
+  std::vector<GpuSpec> gpus = list_gpus();
+  std::vector<std::string> names;
+  for (const GpuSpec& gpu : gpus) names.push_back(gpu.name);
+  const std::optional<std::string> found = match_name(name, names);
+  if (!found) throw Error("unknown GPU '" + name + "'; " + valid_names(name, names, "`tencache gpus`"));
+  return std::move(*std::ranges::find(gpus, *found, &GpuSpec::name));
 }
 
 GpuSpec read_gpu(const std::string& name, const std::string& kernel_file) {

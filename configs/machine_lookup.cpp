@@ -1,7 +1,9 @@
 #include "configs/machine_lookup.h"
 
 #include <filesystem>
+#include <utility>
 
+#include "configs/gpu_yaml.h"
 #include "configs/machine_yaml.h"
 #include "configs/shipped_files.h"
 #include "traces/file/file_io.h"
@@ -11,26 +13,35 @@ namespace {
 
 constexpr Bytes maximum_machine_file_bytes = 4 * MiB;
 
-MachineSpec read_machine_file(const std::string& path) { return parse_machine(read_machine_text(path), path); }
+MachineText text_of(const std::string& path) { return {read_file(path, maximum_machine_file_bytes), path}; }
 
 }  // namespace
 
-std::string read_machine_text(const std::string& path) { return read_file(path, maximum_machine_file_bytes); }
-
-std::string find_base_machine(const std::string& base, const std::string& from_file) {
-  if (is_config_path(base)) return (std::filesystem::path(from_file).parent_path() / base).string();
-  return find_config("machines", "machine", base);
+MachineText find_machine(const std::string& name_or_file, const std::string& from_file) {
+  if (is_config_path(name_or_file)) {
+    const std::filesystem::path folder = std::filesystem::path(from_file).parent_path();
+    return text_of(from_file.empty() ? name_or_file : (folder / name_or_file).string());
+  }
+  if (const auto path = find_shipped("machines", name_or_file)) return text_of(*path);
+  if (name_or_file == "here") return machine_of_system("");
+  if (auto desktop = desktop_with(name_or_file)) return std::move(*desktop);
+  std::vector<std::string> desktops{"here"};
+  for (const auto& [gpu, host] : list_hosted_gpus()) {
+    if (!host.empty()) desktops.push_back(gpu.name);
+  }
+  fail_unknown("machines", "machine", name_or_file, name_or_file + ".yaml", desktops);
 }
 
 std::vector<std::string> machine_folders() { return config_folders("machines"); }
 
 MachineSpec read_machine(const std::string& name_or_file) {
-  return read_machine_file(find_config("machines", "machine", name_or_file));
+  const MachineText machine = find_machine(name_or_file, "");
+  return parse_machine(machine.text, machine.file);
 }
 
 std::vector<MachineSpec> list_machines() {
   std::vector<MachineSpec> result;
-  for (const auto& [name, path] : shipped_files("machines")) result.push_back(read_machine_file(path));
+  for (const auto& [name, path] : shipped_files("machines")) result.push_back(parse_machine(text_of(path).text, path));
   return result;
 }
 

@@ -1,15 +1,15 @@
-// Where machine files are found; for the reader of machine files.
+// Where machines are found; for the reader of machine files.
 #pragma once
 
 #include <string>
 
+#include "configs/desktop.h"
+
 namespace tencache {
 
-// The text of a machine file. Throws Error if it cannot be read or is far too large.
-std::string read_machine_text(const std::string& path);
-
-// The file that `base: …` in `from_file` names: a path relative to that file's folder, or the name of a shipped
-// machine. Throws Error that lists the valid names.
-std::string find_base_machine(const std::string& base, const std::string& from_file);
+// What `--machine …` or `base: …` in `from_file` names: a path (of a base relative to that file's folder), a shipped
+// machine, a card that a desktop can have, or `here`. Throws Error with the nearest names, and if the file cannot be read
+// or is far too large.
+MachineText find_machine(const std::string& name_or_file, const std::string& from_file);
 
 }  // namespace tencache

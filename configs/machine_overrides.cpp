@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "configs/gpu_yaml.h"
@@ -106,6 +107,146 @@ void find_memory_bandwidth(MachineSpec& machine) {
 void limit_link(MachineSpec& machine, const std::string& option, const std::string& limit) {
   set_limit(machine, option, limit);
   for (MachineSpec& rank : machine.other_ranks) set_limit(rank, option, limit);
+}
+
+namespace {
+
+BytesPerSecond parse_rate(const std::string& option, const std::string& text) {
+  try {
+    const BytesPerSecond rate = parse_bandwidth(text);
+    if (rate == 0) throw Error("must be above 0");
+    return rate;
+  } catch (const Error& error) {
+    throw Error(option + ": " + error.what());
+  }
+}
+
+// `source` empty: what the user says is exact.
+void set_fact(MachineSpec& machine, const std::string& path, const std::string& source) {
+  std::erase_if(machine.facts, [&](const Fact& fact) { return fact.path == path; });
+  if (source.empty()) return;
+  machine.facts.push_back({.path = path, .source = source, .confidence = "estimated", .retrieved = {}, .spread = 0});
+  std::ranges::sort(machine.facts, {}, &Fact::path);
+}
+
+template <typename Change>
+void change_ranks(MachineSpec& machine, const Change& change) {
+  change(machine);
+  for (MachineSpec& rank : machine.other_ranks) change(rank);
+}
+
+bool touches(const MachineSpec& machine, const Link& link, TierKind kind) {
+  return machine.tiers[link.from].kind == kind || machine.tiers[link.to].kind == kind;
+}
+
+// A rate that all links of this direction from or to SSDs have together.
+void set_nvme(MachineSpec& machine, bool reads, BytesPerSecond rate) {
+  for (Link& link : machine.links) {
+    const TierKind from = machine.tiers[link.from].kind, to = machine.tiers[link.to].kind;
+    if ((reads ? from : to) != TierKind::nvme) continue;
+    link.bandwidth = rate;
+    link.sustained_bandwidth = std::min(link.sustained_bandwidth, rate);
+    set_fact(machine, "links." + link.name + ".bandwidth", "");
+    // A resource of SSDs alone is theirs; DRAM and PCIe stay as they are.
+    for (const std::uint8_t used : link.uses) {
+      const bool only_nvme = std::ranges::all_of(machine.links, [&](const Link& other) {
+        return std::ranges::find(other.uses, used) == other.uses.end() || touches(machine, other, TierKind::nvme);
+      });
+      if (!only_nvme) continue;
+      const bool of_reads_too = !reads && std::ranges::any_of(machine.links, [&](const Link& other) {
+        return std::ranges::find(other.uses, used) != other.uses.end() &&
+               machine.tiers[other.from].kind == TierKind::nvme;
+      });
+      BytesPerSecond& bandwidth = machine.resources[used].bandwidth;
+      bandwidth = of_reads_too ? std::max(bandwidth, rate) : rate;
+      set_fact(machine, "resources." + machine.resources[used].name + ".bandwidth", "");
+    }
+  }
+}
+
+}  // namespace
+
+void override_link(MachineSpec& machine, const std::string& option, const std::string& text) {
+  if (text.empty()) return;
+  const std::optional<BytesPerSecond> pcie = pcie_bandwidth(text);
+  if (!pcie && text.starts_with("pcie")) {
+    throw Error(option + " " + text +
+                ": write it as pcie4x8 (generation 1 to 6, 1 to 16 lanes), or as a bandwidth such as 12GB/s");
+  }
+  const BytesPerSecond rate = pcie ? *pcie : parse_rate(option, text);
+  bool found = false;
+  change_ranks(machine, [&](MachineSpec& rank) {
+    for (Link& link : rank.links) {
+      if (!touches(rank, link, TierKind::gpu) || !touches(rank, link, TierKind::cpu)) continue;
+      found = true;
+      link.bandwidth = rate;
+      set_fact(rank, "links." + link.name + ".bandwidth",
+               pcie ? option + " " + text + ", of which pinned copies reach 78 %" : "");
+      if (link.pageable_bandwidth == 0) continue;
+      link.pageable_bandwidth = rate / 2;
+      set_fact(rank, "links." + link.name + ".pageable", option + ": half of that");
+    }
+  });
+  if (!found) throw Error(option + ": machine " + machine.name + " has no link between GPU and CPU memory");
+}
+
+void override_nvme(MachineSpec& machine, const std::string& option, const std::string& text) {
+  if (text.empty()) return;
+  const std::size_t comma = text.find(',');
+  const BytesPerSecond reads = parse_rate(option, text.substr(0, comma));
+  const BytesPerSecond writes = comma == text.npos ? reads : parse_rate(option, text.substr(comma + 1));
+  const bool has = std::ranges::any_of(machine.tiers, [](const Tier& tier) { return tier.kind == TierKind::nvme; });
+  if (!has) {
+    throw Error(option + ": machine " + machine.name +
+                " has no SSD; write a machine file that adds one (docs/machine-format.md)");
+  }
+  change_ranks(machine, [&](MachineSpec& rank) {
+    set_nvme(rank, true, reads);
+    set_nvme(rank, false, writes);
+  });
+}
+
+void override_gpus(MachineSpec& machine, const std::string& option, const std::string& text) {
+  if (text.empty()) return;
+  constexpr std::uint32_t most = 64;
+  const std::optional<std::uint32_t> count = parse_number<std::uint32_t>(text);
+  if (!count || *count == 0 || *count > most) {
+    throw Error(option + " " + text + ": write a count of GPUs from 1 to " + std::to_string(most));
+  }
+  const std::size_t before = machine.rank_count();
+  // What the computer has in all is divided anew. An SSD's links share its rate.
+  const auto divided = [&](auto whole_of, auto& of_one) {
+    double whole = 0;
+    for (std::size_t rank = 0; rank < before; ++rank) whole += static_cast<double>(whole_of(machine.of_rank(rank)));
+    of_one = static_cast<std::remove_reference_t<decltype(of_one)>>(whole / *count);
+  };
+  MachineSpec one = machine;
+  one.other_ranks.clear();
+  for (std::size_t tier = 0; tier < one.tiers.size(); ++tier) {
+    if (one.tiers[tier].kind == TierKind::gpu || one.tiers[tier].capacity == unlimited) continue;
+    divided([&](const MachineSpec& rank) { return rank.tiers[tier].capacity; }, one.tiers[tier].capacity);
+  }
+  divided([](const MachineSpec& rank) { return rank.cpu.adam_parameters_per_second; },
+          one.cpu.adam_parameters_per_second);
+  divided([](const MachineSpec& rank) { return rank.cpu.flops_per_second; }, one.cpu.flops_per_second);
+  divided([](const MachineSpec& rank) { return rank.cpu.bandwidth; }, one.cpu.bandwidth);
+  for (Link& link : one.links) {
+    if (!touches(one, link, TierKind::nvme)) continue;
+    const bool shared = std::ranges::any_of(
+        link.uses, [&](std::uint8_t used) { return one.resources[used].bandwidth <= link.bandwidth; });
+    if (shared) continue;
+    link.uses.push_back(static_cast<std::uint8_t>(one.resources.size()));
+    one.resources.push_back({.name = link.name + "s", .bandwidth = link.bandwidth});
+  }
+  for (std::size_t i = 0; i < one.resources.size(); ++i) {
+    const bool of_the_host = std::ranges::any_of(one.links, [&](const Link& link) {
+      return std::ranges::find(link.uses, i) != link.uses.end() && !touches(one, link, TierKind::gpu);
+    });
+    if (of_the_host) one.resources[i].shared = static_cast<std::uint32_t>(i) * most;
+  }
+  const std::vector<MachineSpec> others(*count - 1, one);
+  machine = std::move(one);
+  machine.other_ranks = others;
 }
 
 void override_run_ahead(MachineSpec& machine, const std::string& option, const std::string& ops) {

@@ -26,6 +26,12 @@ void override_allocator(MachineSpec& machine, const std::string& option, const s
 void find_memory_bandwidth(MachineSpec& machine);
 // "h2d=12GB/s": the link is no faster than that.
 void limit_link(MachineSpec& machine, const std::string& option, const std::string& limit);
+// So many GPUs like the machine's first one in the same computer: its CPU memory, SSDs and CPU are shared among them.
+void override_gpus(MachineSpec& machine, const std::string& option, const std::string& count);
+// "pcie4x8", of which pinned copies reach 78 %, or a bandwidth: of the links between GPU and CPU memory.
+void override_link(MachineSpec& machine, const std::string& option, const std::string& link);
+// "7GB/s", or "7GB/s,5GB/s" for reading and writing: of the SSDs together.
+void override_nvme(MachineSpec& machine, const std::string& option, const std::string& rates);
 // A count of ops (RunAhead::ops); an empty text leaves it as it is.
 void override_run_ahead(MachineSpec& machine, const std::string& option, const std::string& ops);
 

@@ -387,14 +387,13 @@ class MachineReader {
     if (!base) return;
     if (sources_.size() > max_base_files) fail_at(*base, "base: files that build on one another in a circle");
     const std::string name = FigureReader().text(*base, "base");
-    std::string base_file, base_text;
+    MachineText found;
     try {
-      base_file = find_base_machine(name, file);
-      base_text = read_machine_text(base_file);
+      found = find_machine(name, file);
     } catch (const Error& error) {
       fail_at(*base, "base: " + std::string(error.what()));
     }
-    load(load_yaml(base_text, base_file), base_file);
+    load(load_yaml(found.text, found.file), found.file);
   }
 
   // What is different of each rank, if anything.
@@ -419,6 +418,8 @@ class MachineReader {
     figures.take(keys, "description", "", machine.description, &FigureReader::text);
     machine.file = sources_.front()->file;
     for (std::size_t i = 1; i < sources_.size(); ++i) machine.base_files.push_back(sources_[i]->file);
+    // An own file that takes the price away has none, whatever a price table says of what it builds on.
+    if (keys.is_null("price")) machine.price.currency.clear();
     if (keys.get("price")) {
       const YamlMap price(keys.layers_of("price"), "price", {"on_demand", "spot", "currency"});
       figures.take(price, "on_demand", "price.", machine.price.on_demand, &FigureReader::positive_number);

@@ -186,7 +186,7 @@ PriceUsed Prices::apply(MachineSpec& machine) {
   const bool has_spot = price.spot || machine.price.spot > 0;
   const bool in_usd = machine.price.currency == "USD" || (machine.price.on_demand <= 0 && machine.price.spot <= 0);
   if (!in_usd) refuse_mixed_currencies(machine, price);
-  if (shipped.price != nullptr && in_usd) {
+  if (shipped.price != nullptr && in_usd && !machine.price.currency.empty()) {  // empty: price: null
     if (!has_on_demand && shipped.price->on_demand) {
       price.on_demand = shipped.price->on_demand;
       used.sha256 = shipped.table->sha256;

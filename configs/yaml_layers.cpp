@@ -99,6 +99,13 @@ std::optional<YamlValue> YamlMap::get(const std::string& key) const {
   return std::nullopt;
 }
 
+bool YamlMap::is_null(const std::string& key) const {
+  for (const YamlValue& layer : layers_) {
+    if (const auto value = find(layer, key)) return value->is_null();
+  }
+  return false;
+}
+
 YamlValue YamlMap::require(const std::string& key) const {
   if (const auto value = get(key)) return *value;
   fail_at(top(), "key '" + key + "' is missing in " + what_);

@@ -39,10 +39,11 @@ struct MachineChoice {
   std::string gpu_allocator = {};                  // configs/machine_overrides.h; empty: the machine's
   std::vector<std::string> limits = {};            // LINK=BANDWIDTH each
   std::string run_ahead = {};                      // a count of ops; empty: the machine's
+  std::string gpus = {}, link = {}, nvme = {};     // configs/machine_overrides.h; empty: the machine's
 
   bool changed() const {
     return !gpu_memory.empty() || !cpu_memory.empty() || !gpu_allocator.empty() || !limits.empty() ||
-           !run_ahead.empty();
+           !run_ahead.empty() || !gpus.empty() || !link.empty() || !nvme.empty();
   }
 };
 

@@ -28,9 +28,16 @@ void add_limit_option(QuestionOptions& options, MachineChoice& machine) {
 }
 
 void add_machine_choice_options(QuestionOptions& options, Scenario& scenario) {
-  options.word("--machine,-m", scenario.machine.name, "Machine: a name of `tencache machines`, or a YAML file")
+  options
+      .word("--machine,-m", scenario.machine.name,
+            "Machine: a name of `tencache machines`, a card of `tencache gpus` (a desktop around it), here, or a YAML "
+            "file")
       .needed();
   add_memory_options(options, scenario.machine);
+  options.word("--gpus", scenario.machine.gpus, "So many of the machine's GPUs, in the same computer");
+  options.word("--link", scenario.machine.link, "Between GPU and CPU memory: pcie4x8, or a bandwidth such as 12GB/s");
+  options.word("--nvme", scenario.machine.nvme,
+               "What the SSDs reach together: 7GB/s, or 7GB/s,5GB/s to read and write");
   options.word("--gpu-allocator", scenario.machine.gpu_allocator,
                "How GPU memory is laid out where the policy does not say: exact (pages from anywhere), caching "
                "(PyTorch's allocator), or movable (one range, whole tensors, which are moved to make holes) (default: "

@@ -402,6 +402,10 @@ std::string replay_command(const Tuned& tuned, const Candidate& candidate, std::
   command += " --machine " + quoted_word(machine.name);
   if (!machine.gpu_memory.empty()) command += " --gpu-memory " + quoted_word(machine.gpu_memory);
   if (!machine.cpu_memory.empty()) command += " --cpu-memory " + quoted_word(machine.cpu_memory);
+  for (const auto& [option, text] :
+       {std::pair("--gpus", &machine.gpus), {"--link", &machine.link}, {"--nvme", &machine.nvme}}) {
+    if (!text->empty()) command += fmt::format(" {} {}", option, quoted_word(*text));
+  }
   for (const std::string& limit : machine.limits) command += " --limit " + quoted_word(limit);
   if (!machine.run_ahead.empty()) command += " --run-ahead " + quoted_word(machine.run_ahead);
   if (!trace.rescale.assume_gpu.empty()) command += " --assume-gpu " + quoted_word(trace.rescale.assume_gpu);

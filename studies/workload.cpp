@@ -10,6 +10,7 @@
 #include "configs/model_yaml.h"
 #include "configs/tool_clock.h"
 #include "core/error.h"
+#include "core/names.h"
 #include "core/parse_number.h"
 #include "core/remark.h"
 #include "core/split.h"
@@ -50,6 +51,9 @@ MachineSpec read_machine(const MachineChoice& choice) {
 }
 
 void change_machine(MachineSpec& machine, const MachineChoice& choice, const ChangeNames& names) {
+  override_gpus(machine, "--gpus", choice.gpus);
+  override_link(machine, "--link", choice.link);
+  override_nvme(machine, "--nvme", choice.nvme);
   override_capacity(machine, Device::gpu, names.gpu_memory, choice.gpu_memory);
   override_capacity(machine, Device::cpu, names.cpu_memory, choice.cpu_memory);
   override_allocator(machine, names.gpu_allocator, choice.gpu_allocator);
@@ -170,6 +174,9 @@ std::string machine_title(const Workload& workload) {
        {std::tuple{Device::gpu, "GPU memory ", choice.gpu_memory}, {Device::cpu, "CPU memory ", choice.cpu_memory}}) {
     if (!size.empty()) changes.push_back(name + format_bytes(machine.tiers[machine.tier_of(device)].capacity));
   }
+  if (!choice.gpus.empty()) changes.push_back(choice.gpus + (choice.gpus == "1" ? " GPU" : " GPUs"));
+  if (!choice.link.empty()) changes.push_back("link " + choice.link);
+  if (!choice.nvme.empty()) changes.push_back("SSD " + choice.nvme);
   if (!choice.gpu_allocator.empty()) changes.push_back("GPU allocator " + choice.gpu_allocator);
   for (const std::string& limit : choice.limits) {
     const auto link = std::ranges::find(machine.links, limit.substr(0, limit.find('=')), &Link::name);
@@ -215,10 +222,9 @@ std::vector<std::string> policies_named(const std::string& list) {
   for (const std::string& name : split(list)) {
     if (name.empty()) throw Error("'" + list + "' has an empty name; write policies with one comma between them");
     if (name == "bound") throw Error("'bound' is no policy: the lower bound is a row of every table; see also `bound`");
-    if (std::ranges::find(valid, name) == valid.end()) {
-      throw Error("unknown policy '" + name + "'; valid names are " + join(valid) + ", or all");
-    }
-    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    const std::optional<std::string> found = match_name(name, valid);
+    if (!found) throw Error("unknown policy '" + name + "'; " + policies_like(name) + ", and `all` is all");
+    if (std::ranges::find(names, *found) == names.end()) names.push_back(*found);
   }
   return names;
 }

@@ -4,6 +4,7 @@
 #include "answers/questions.h"
 #include "answers/result.h"
 #include "answers/text_table.h"
+#include "configs/gpu_yaml.h"
 #include "configs/load_policy_library.h"
 #include "configs/machine_yaml.h"
 #include "configs/model_yaml.h"
@@ -77,6 +78,43 @@ Answered list_all_machines() {
   return list_answer(std::move(list), table.text() +
                                           "\nMemory, storage and links are those of one GPU; prices those of "
                                           "the whole machine.\n");
+}
+
+std::string tflops_text(double flops) { return flops > 0 ? fmt::format("{:.4g}", flops * 1e-12) : "-"; }
+
+Answered list_all_gpus() {
+  Json list = Json::array();
+  Table table({"GPU", "memory", "GB/s", "bf16", "fp16", "fp32", "fp8", "kernels", "desktop"});
+  const auto rate = [](double flops) { return flops > 0 ? Json(flops) : Json(nullptr); };
+  const std::vector<HostedGpu> hosted = list_hosted_gpus();
+  const std::vector<GpuSpec> gpus = list_gpus();  // in the same order
+  for (std::size_t index = 0; index < gpus.size(); ++index) {
+    const GpuSpec& gpu = gpus[index];
+    const std::string& host = hosted[index].host;
+    Json figures = Json::object();
+    for (const Fact& fact : gpu.facts) figures[fact.path] = {{"source", fact.source}, {"confidence", fact.confidence}};
+    list.push_back({{"name", gpu.name},
+                    {"memory_bytes", gpu.memory},
+                    {"memory_bytes_per_second", gpu.memory_bandwidth},
+                    {"bf16_flops", rate(gpu.bf16_flops)},
+                    {"fp16_flops", rate(gpu.fp16_flops)},
+                    {"fp32_flops", rate(gpu.fp32_flops)},
+                    {"tf32_flops", rate(gpu.tf32_flops)},
+                    {"fp8_flops", rate(gpu.fp8_flops)},
+                    {"measured", gpu.kernels.measured},
+                    {"desktop", host.empty() ? Json(nullptr) : Json(host)},
+                    {"figures", std::move(figures)}});
+    table.add({gpu.name, format_bytes(gpu.memory),
+               fmt::format("{:.4g}", static_cast<double>(gpu.memory_bandwidth) * 1e-9), tflops_text(gpu.bf16_flops),
+               tflops_text(gpu.fp16_flops), tflops_text(gpu.fp32_flops), tflops_text(gpu.fp8_flops),
+               gpu.kernels.measured ? "measured" : "means of others", host.empty() ? "-" : host});
+  }
+  return list_answer(
+      std::move(list),
+      table.text() +
+          "\nRates are peaks of dense products, TFLOP/s. Kernels: whether times on this chip were measured, or "
+          "follow from its peaks\nand from what others reach. Desktop: --machine NAME is a desktop around "
+          "the card, on that link.\n");
 }
 
 // "124,439,808".
@@ -183,6 +221,24 @@ std::unique_ptr<Question> machines_question() {
           "  tencache machines\n"
           "  tencache machines --json"};
   question->ask = list_all_machines;
+  return question;
+}
+
+std::unique_ptr<Question> gpus_question() {
+  auto question = std::make_unique<Question>("gpus");
+  question->is_listing = true;
+  question->help = {
+      .summary = "List the GPUs that are known, with memory, bandwidth and rates",
+      .json = "The list as JSON, with the source of each figure",
+      .footer =
+          "The names are those of --gpu and --assume-gpu, and of --machine for a desktop around the card: "
+          "64 GB, one SSD, all\n"
+          "assumed. --gpus, --cpu-memory, --link and --nvme change it.\n\n"
+          "Examples:\n"
+          "  tencache gpus\n"
+          "  tencache fit --model qwen3-8b --batch 1 --seq 2048 --machine rtx-4090 --cpu-memory 128GiB --link "
+          "pcie4x8"};
+  question->ask = list_all_gpus;
   return question;
 }
 

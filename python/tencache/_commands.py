@@ -18,7 +18,7 @@ from . import _core
 from ._policy import Policy, name_of
 
 __all__ = [
-    "bound", "command", "compare", "endurance", "explain", "fit", "fragment", "generate", "import_trace", "info",
+    "bound", "command", "compare", "endurance", "explain", "fit", "fragment", "generate", "gpus", "import_trace", "info",
     "load", "machines", "models", "policies", "replay", "report", "rows", "rows_generate",
     "samples", "save", "sensitivity", "simulate", "sweep", "tune", "why"]
 
@@ -372,6 +372,11 @@ def samples() -> dict[str, str]:
 def policies() -> list[dict]:
     """All policies with their options, units, defaults and sources."""
     return _ask("policies")
+
+
+def gpus() -> list[dict]:
+    """All GPUs whose figures are known."""
+    return _ask("gpus")
 
 
 def machines() -> list[dict]:

@@ -151,8 +151,8 @@ TEST_F(GenerateCommand, DrawsTheSameLengthsForTheSameSeed) {
 TEST_F(GenerateCommand, RefusesBadUsageAndLeavesNothing) {
   EXPECT_EQ(run("--model gpt2 --batch 2 --seq 16").code, 2);
   const std::string gpt2 = "--model gpt2 --batch 4 --seq 16";
-  expect_refused("--model gpt3 --batch 2 --seq 16", "unknown model 'gpt3'; valid names are");
-  expect_refused(gpt2 + " --gpu rtx", "unknown GPU 'rtx'; valid names are v100-16g");
+  expect_refused("--model gpt3 --batch 2 --seq 16", "unknown model 'gpt3'; the nearest");
+  expect_refused(gpt2 + " --gpu rtx", "unknown GPU 'rtx'; the nearest are rtx-");
   expect_refused(gpt2 + " --precision fp64", "--precision: unknown 'fp64'; valid are fp16, bf16, fp32, tf32, fp8");
   expect_refused(gpt2 + " --gradient-precision tf32",
                  "--gradient-precision: unknown 'tf32'; valid are fp16, bf16, fp32");

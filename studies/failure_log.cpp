@@ -188,7 +188,10 @@ struct Stream {
 
   void add(std::string_view line, std::uint64_t number) {
     begins.emplace_back(text.size(), number);
-    text += line;
+    for (const char c : line) {
+      const bool space = c == ' ' || c == '\t';
+      if (!space || (!text.empty() && text.back() != ' ')) text += space ? ' ' : c;
+    }
     text += ' ';
   }
   std::uint64_t line_of(std::size_t place) const {
@@ -225,6 +228,7 @@ struct Words {
 };
 constexpr Words known_words[] = {
     {" out of memory. tried to allocate", Form::allocator, Platform::other, Software::pytorch},
+    {"would exceed allowed memory. (out of memory)", Form::allocator, Platform::cuda, Software::pytorch},
     {" backend out of memory (", Form::allocator, Platform::mps, Software::pytorch},
     {"cuda error: out of memory", Form::bare, Platform::cuda, Software::pytorch},
     {"cuda runtime error (2)", Form::bare, Platform::cuda, Software::pytorch},
@@ -244,6 +248,7 @@ constexpr Words known_words[] = {
     {"invalid buffer size:", Form::one_buffer, Platform::mps, Software::pytorch},
     {"some modules are dispatched on the cpu or the disk", Form::too_large, Platform::cuda, Software::transformers},
     // llama.cpp
+    {"cuda error 2 at ", Form::bare, Platform::cuda, Software::llama_cpp},
     {"cudamalloc failed: out of memory", Form::bare, Platform::cuda, Software::llama_cpp},
     {"hipmalloc failed: out of memory", Form::bare, Platform::rocm, Software::llama_cpp},
     {"ggml_vulkan: device memory allocation of size", Form::bare, Platform::vulkan, Software::llama_cpp},
@@ -359,6 +364,14 @@ PrintedBytes difference(const PrintedBytes& all, const PrintedBytes& part) {
 
 void read_allocator(Failure& failure, std::string_view s) {
   failure.tried = figure_after(s, "tried to allocate ");
+  if (!failure.tried) {  // of the backend cudaMallocAsync, whose pool the driver has
+    failure.tried = figure_after(s, "requested : ");
+    failure.allocated = figure_after(s, "currently allocated : ");
+    failure.total = figure_after(s, "device limit : ");
+    failure.free = figure_after(s, "free (according to cuda): ");
+    if (failure.allocated) failure.unallocated = PrintedBytes{};
+    return;
+  }
   failure.total = first_of({figure_before(s, " total capacity"), figure_after(s, "total capacity of "),
                             figure_after(s, "total capacty of ")});
   failure.free = first_of({figure_before(s, " is free"), figure_before(s, " free;"), figure_before(s, " free)")});
@@ -490,11 +503,12 @@ void read_stream(const std::string& rank, const Stream& stream, std::vector<Fail
     const std::string_view before =
         small.substr(place > traceback_before ? place - traceback_before : 0, std::min(place, traceback_before));
     failure.software = software_of(before, words->software);
+    if (words->form == Form::bare && around.find("ggml") != around.npos) failure.software = Software::llama_cpp;
     if (words->form == Form::allocator) {
       if (words->platform == Platform::other) failure.platform = platform_before(small, place);
       read_allocator(failure, message);
       if (!failure.tried) continue;
-    } else if (words->software == Software::llama_cpp) {
+    } else if (failure.software == Software::llama_cpp) {
       read_llama(failure, before, around);
     } else {
       read_others(failure, around);

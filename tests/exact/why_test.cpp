@@ -100,6 +100,15 @@ TEST(Why, MoreThanTheCardHas) {
   EXPECT_THAT(cause.actions.front(), HasSubstr("Sysmem Fallback"));
 }
 
+TEST(Why, TheDriversOwnPool) {
+  const FailureCause cause = cause_of(
+      "torch.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)\n"
+      "Currently allocated     : 13.00 GiB\nRequested               : 3.00 GiB\nDevice limit            : 16.00 GiB\n"
+      "Free (according to CUDA): 1.00 GiB\n");
+  EXPECT_EQ(cause.kind, Kind::too_large);
+  EXPECT_EQ(cause.missing, 2 * GiB);
+}
+
 TEST(Why, PrivatePoolsAreAPartOfWhatIsAllocated) {
   const FailureCause cause = cause_of(
       "CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has a total capacity of 16.00 GiB of which 4.00 GiB is "
@@ -266,6 +275,11 @@ TEST(Why, OtherSoftwareInItsOwnSettings) {
   EXPECT_EQ(llama.kind, Kind::too_large);
   EXPECT_EQ(llama.missing, 7000 * MiB);
   EXPECT_THAT(llama.actions.front(), HasSubstr("-ngl 18 of 41")) << "41 · 0.9 · 7000 ÷ 14000";
+
+  EXPECT_THAT(
+      cause_of("CUDA error: out of memory\n  current device: 0, in function alloc at ggml/src/ggml-cuda/ggml-cuda.cu:1")
+          .actions,
+      Contains(HasSubstr("-ngl")));
 
   const FailureCause vllm = cause_of(
       "ValueError: To serve at least one request with the models's max seq len (65536), (8.00 GiB KV cache is needed, "

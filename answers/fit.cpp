@@ -402,7 +402,7 @@ FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts
   answer.without_offloading = all.fits;
   answer.without_offloading_peak_bytes = all.peak_bytes;
   answer.missing_bytes = all.missing_bytes;
-  answer.fits = all.fits || std::ranges::any_of(verdicts, [](const FitVerdict& verdict) {
+  answer.fits = (all.fits && !request.pinned_limit) || std::ranges::any_of(verdicts, [](const FitVerdict& verdict) {
                   return verdict.fits_all() && says_what_fits(verdict.policy);
                 });
   answer.assumed = assumptions(workload);

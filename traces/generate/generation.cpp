@@ -43,6 +43,12 @@ TokenRouter::TokenRouter(const ModelDescription& model, const ExpertRouting& rou
     sum += std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::llround(weight)));
     cumulative_.push_back(sum);
   }
+  constexpr std::uint64_t most_parts = 4096;
+  while (sum >> shift_ >= most_parts) ++shift_;
+  for (std::uint64_t part = 0, place = 0; part <= sum >> shift_; ++part) {
+    while (place < experts_ && cumulative_[place] <= part << shift_) ++place;
+    first_places_.push_back(place);
+  }
 }
 
 const std::vector<TokenRouter::Expert>& TokenRouter::order_of(std::uint64_t layer) {
@@ -57,8 +63,9 @@ const std::vector<TokenRouter::Expert>& TokenRouter::order_of(std::uint64_t laye
 
 TokenRouter::Expert TokenRouter::draw(std::uint64_t& state, const std::vector<Expert>& order) const {
   const std::uint64_t at = below(state, cumulative_.back());
-  const auto place = std::upper_bound(cumulative_.begin(), cumulative_.end(), at) - cumulative_.begin();
-  return order[static_cast<std::size_t>(place)];
+  std::size_t place = first_places_[at >> shift_];
+  while (cumulative_[place] <= at) ++place;
+  return order[place];
 }
 
 void TokenRouter::choose(Stream& stream, const std::vector<Expert>& order, Expert* experts, bool has_last) {
@@ -67,14 +74,14 @@ void TokenRouter::choose(Stream& stream, const std::vector<Expert>& order, Exper
   for (std::uint64_t i = 0; has_last && repeat_ > 0 && i < per_token_; ++i) {
     if (static_cast<double>(next(stream.state)) < repeat_ * range) std::swap(experts[kept++], experts[i]);
   }
-  for (std::uint64_t i = 0; i < kept; ++i) taken_[experts[i]] = true;
+  for (std::uint64_t i = 0; i < kept; ++i) taken_[experts[i]] = 1;
   for (std::uint64_t i = kept; i < per_token_; ++i) {
     do experts[i] = draw(stream.state, order);
-    while (taken_[experts[i]]);
-    taken_[experts[i]] = true;
+    while (taken_[experts[i]] != 0);
+    taken_[experts[i]] = 1;
   }
   for (std::uint64_t i = 0; i < per_token_; ++i) {
-    taken_[experts[i]] = false;
+    taken_[experts[i]] = 0;
     ++tokens_[experts[i]];
   }
 }

@@ -47,11 +47,13 @@ class TokenRouter {
 
   std::uint64_t experts_, per_token_, seed_;
   double repeat_;
-  std::vector<std::uint64_t> cumulative_;                              // of the popularity, by place in the order
-  std::map<std::uint64_t, std::vector<Expert>> orders_;                // by layer: experts, the most popular one first
+  std::vector<std::uint64_t> cumulative_;                // of the popularity, by place in the order
+  std::uint64_t shift_ = 0;                              // equal parts of the popularity, each of so many bits
+  std::vector<std::uint64_t> first_places_;              // by part: where to look first, as millions are drawn
+  std::map<std::uint64_t, std::vector<Expert>> orders_;  // by layer: experts, the most popular one first
   std::map<std::pair<std::uint64_t, std::uint64_t>, Stream> streams_;  // by layer and micro-batch
   std::vector<std::uint64_t> tokens_;
-  std::vector<bool> taken_;
+  std::vector<std::uint8_t> taken_;
 };
 
 class GenerationPasses {

@@ -20,8 +20,8 @@ WhyFailure failure_answer(const Failure& failure, const FailureCause& cause) {
   answer.software = failure.software;
   if (!failure.rank.empty()) answer.rank = failure.rank;
   answer.gpu = failure.gpu;
-  answer.line = failure.line;
-  answer.times = failure.times;
+  answer.line = failure.place.line;
+  answer.times = failure.place.times;
   answer.uncertain = cause.uncertain;
   answer.headline = cause.headline;
   answer.words = printable(failure.words);

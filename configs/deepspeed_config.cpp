@@ -332,6 +332,7 @@ class Reader {
     const auto add_section = [&](std::string_view section, const Json& map) {
       for (const auto& [key, value] : map.items()) {
         const bool used = key == "stage" || key == param || key == optimizer || key == "nvme_path" ||
+                          (section != zero && key == "device") ||
                           // Only stage 3 is simulated by its keys: stages 1 and 2 ignore them, but for the bucket,
                           // which takes memory and no time.
                           (config_.stage == 3 && std::ranges::any_of(used_keys, [&, &name = key](const UsedKey& k) {

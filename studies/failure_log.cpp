@@ -430,8 +430,8 @@ void read_llama(Failure& failure, std::string_view before, std::string_view s) {
   const std::size_t at = before.rfind("offloaded ");
   if (at == before.npos) return;
   const std::string_view rest = before.substr(at + 10);
-  failure.layers_wanted = whole_at(rest);
-  failure.layers = whole_after(rest.substr(0, 24), "/");
+  failure.layers.wanted = whole_at(rest);
+  failure.layers.all = whole_after(rest.substr(0, 24), "/");
 }
 
 void read_others(Failure& failure, std::string_view s) {
@@ -490,7 +490,7 @@ void read_stream(const std::string& rank, const Stream& stream, std::vector<Fail
     failure.form = words->form;
     failure.platform = words->platform;
     failure.rank = rank;
-    failure.line = stream.line_of(place);
+    failure.place.line = stream.line_of(place);
     std::size_t end = std::min(small.size(), place + longest_message);
     for (std::size_t next = i + 1; next < all.size() && words->form == Form::allocator; ++next) {
       if (all[next].words->form != Form::allocator) continue;
@@ -518,7 +518,7 @@ void read_stream(const std::string& rank, const Stream& stream, std::vector<Fail
     if (words->form == Form::allocator && from > 5) from = stream.text.rfind(' ', from - 2) + 1;
     failure.words = cut_line(stream.text.substr(from, words_shown * 2), words_shown);
     if (!mine.empty() && is_same(failure, mine.back())) {
-      ++mine.back().times;
+      ++mine.back().place.times;
     } else if (!mine.empty() && belongs_to(failure, mine.back())) {
       if (!mine.back().tried) mine.back().tried = failure.tried;
     } else {
@@ -574,7 +574,7 @@ FailureLog read_failure_log(std::string_view text, const std::string& name) {
                      stream.small.find("\\lib\\") != std::string::npos;
   }
   if (log.failures.empty()) refuse(streams, name);
-  std::ranges::stable_sort(log.failures, {}, &Failure::line);
+  std::ranges::stable_sort(log.failures, {}, [](const Failure& failure) { return failure.place.line; });
   for (Failure& failure : log.failures) {
     if (failure.platform != Platform::cuda || !failure.processes.empty()) continue;
     for (const auto& [gpu, process] : listed) {

@@ -61,27 +61,36 @@ struct OtherProcess {
   Bytes bytes = 0;
 };
 
+// Of llama.cpp: of the model, and those that were to be on the GPU.
+struct ModelLayers {
+  std::optional<std::uint64_t> all, wanted;
+};
+
+struct FailurePlace {
+  std::uint64_t line = 0;   // where it first stands, from 1
+  std::uint64_t times = 1;  // with the same figures, by the same rank
+};
+
 struct Failure {
   FailureForm form = FailureForm::allocator;
   FailurePlatform platform = FailurePlatform::cuda;
   FailureSoftware software = FailureSoftware::pytorch;
-  std::string rank;                   // "rank 3", as the log calls it; empty: not said
-  std::optional<std::uint64_t> gpu;   // its number
-  std::uint64_t line = 0;             // where it first stands, from 1
-  std::uint64_t times = 1;            // with the same figures, by the same rank
+  std::string rank;                  // "rank 3", as the log calls it; empty: not said
+  std::optional<std::uint64_t> gpu;  // its number
+  FailurePlace place;
   std::string words;                  // the program's, cut
   std::optional<PrintedBytes> tried;  // what was asked for
   std::optional<PrintedBytes> total, free;
-  std::optional<PrintedBytes> allowed;                 // by a limit that the program or PyTorch sets
-  std::optional<PrintedBytes> process;                 // all that this process has, PyTorch's memory included
-  std::optional<PrintedBytes> allocated;               // by PyTorch; of llama.cpp, buffers before this one
-  std::optional<PrintedBytes> private_pools;           // of graphs: a part of `allocated`
-  std::optional<PrintedBytes> unallocated;             // reserved by PyTorch, and not allocated
-  std::optional<PrintedBytes> other;                   // what MPS counts beside PyTorch's own
-  std::vector<OtherProcess> processes;                 // as the message or nvidia-smi lists them
-  std::optional<std::uint64_t> layers, layers_wanted;  // of llama.cpp: in all, and on the GPU
-  std::optional<std::uint64_t> longest;                // tokens that would do, as vLLM estimates
-  std::string variable;                                // of the allocator's settings, as the message names it
+  std::optional<PrintedBytes> allowed;        // by a limit that the program or PyTorch sets
+  std::optional<PrintedBytes> process;        // all that this process has, PyTorch's memory included
+  std::optional<PrintedBytes> allocated;      // by PyTorch; of llama.cpp, buffers before this one
+  std::optional<PrintedBytes> private_pools;  // of graphs: a part of `allocated`
+  std::optional<PrintedBytes> unallocated;    // reserved by PyTorch, and not allocated
+  std::optional<PrintedBytes> other;          // what MPS counts beside PyTorch's own
+  std::vector<OtherProcess> processes;        // as the message or nvidia-smi lists them
+  ModelLayers layers;
+  std::optional<std::uint64_t> longest;  // tokens that would do, as vLLM estimates
+  std::string variable;                  // of the allocator's settings, as the message names it
 };
 
 struct FailureLog {

@@ -104,13 +104,13 @@ class Advice {
   }
 
   void llama() {
-    if (failure_.layers && failure_.tried && failure_.free && *failure_.layers > 0 && failure_.tried->bytes > 0 &&
-        !failure_.allocated) {
+    if (failure_.layers.all && failure_.tried && failure_.free && *failure_.layers.all > 0 &&
+        failure_.tried->bytes > 0 && !failure_.allocated) {
       // The weights' own buffer: its layers are alike, and a tenth stays for the cache and for computing.
       const double share = 0.9 * static_cast<double>(failure_.free->bytes) / static_cast<double>(failure_.tried->bytes);
       const auto layers = static_cast<std::uint64_t>(
-          std::clamp(share, 0.0, 1.0) * static_cast<double>(failure_.layers_wanted.value_or(*failure_.layers)));
-      act(fmt::format("fewer layers on the GPU: about -ngl {} of {} (--n-gpu-layers)", layers, *failure_.layers));
+          std::clamp(share, 0.0, 1.0) * static_cast<double>(failure_.layers.wanted.value_or(*failure_.layers.all)));
+      act(fmt::format("fewer layers on the GPU: about -ngl {} of {} (--n-gpu-layers)", layers, *failure_.layers.all));
     } else {
       act("fewer layers on the GPU: a smaller -ngl (--n-gpu-layers); of a mixture of experts --n-cpu-moe instead");
     }

@@ -62,9 +62,14 @@ TEST(PolicyOptionsTest, EveryListedDefaultIsAValidSetting) {
 }
 
 TEST(PolicyOptionsTest, AnUnknownPolicyIsAnsweredWithTheNames) {
-  const std::string message = refusal_of("on_demand");
-  EXPECT_THAT(message, HasSubstr("'on_demand'"));
-  for (const PolicyInfo& policy : list_policies()) EXPECT_THAT(message, HasSubstr(policy.name));
+  const std::string message = refusal_of("on_damand");
+  EXPECT_THAT(message, HasSubstr("'on_damand'"));
+  EXPECT_THAT(message, HasSubstr("on-demand"));
+  EXPECT_THAT(message, HasSubstr("lists all " + std::to_string(list_policies().size())));
+}
+
+TEST(PolicyOptionsTest, NamesAreTakenAsPeopleWriteThem) {
+  for (const char* name : {"on_demand", "On-Demand", "ondemand"}) EXPECT_EQ(refusal_of(name), "accepted");
 }
 
 TEST(PolicyOptionsTest, AnUnknownOptionIsAnsweredWithTheNames) {

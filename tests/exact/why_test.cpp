@@ -241,7 +241,7 @@ TEST(Why, RanksAreKeptApart) {
   EXPECT_EQ(pasted.log.failures[0].free->bytes, parse_bytes("12.94MiB"));
   EXPECT_EQ(pasted.log.failures[1].free->bytes, GiB);
   EXPECT_EQ(pasted.verdict, 1u) << "the last try";
-  EXPECT_EQ(why(std::string(old_message) + "\n" + old_message).log.failures.at(0).times, 2u);
+  EXPECT_EQ(why(std::string(old_message) + "\n" + old_message).log.failures.at(0).place.times, 2u);
 }
 
 TEST(Why, NvidiaSmiListsProcesses) {

@@ -100,7 +100,7 @@ TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {
                     "--faults", "seed=5", "--predict"},
                    HasSubstr("--predict"));
   expect_bad_usage({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p", "nobody"},
-                   HasSubstr("on-demand"));
+                   HasSubstr("no policy is named 'nobody'"));
   expect_bad_usage(
       {"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p", "lru", "--scale-bytes", "2"},
       HasSubstr("--scale-bytes 2: give a factor from 0 to 1"));

@@ -324,7 +324,7 @@ TEST(ExplainCommand, PrintsAttributedBesideConfirmed) {
   option.insert(option.end(), {"--set", "no_such_option=1"});
   EXPECT_EQ(run_in_process(option).code, 2);
   two[7] = "best";
-  EXPECT_THAT(run_in_process(two).err, HasSubstr("valid names"));
+  EXPECT_THAT(run_in_process(two).err, HasSubstr("`tencache policies` lists all"));
 }
 
 }  // namespace

@@ -461,7 +461,7 @@ TEST_F(ValidateCommand, LeavesSlowWorkloadsOutIfAsked) {
 
 TEST_F(ValidateCommand, RefusesBadInput) {
   EXPECT_EQ(run({"nothing"}).code, 2);
-  EXPECT_THAT(run({"nothing"}).err, HasSubstr("valid names are"));
+  EXPECT_THAT(run({"nothing"}).err, HasSubstr("`tencache validation` lists all"));
   EXPECT_EQ(run({(folder_ / "absent.yaml").string()}).code, 2);
   const std::string file = write("good.yaml", "{of: A, published: 1}");
   EXPECT_THAT(run({file, "--report", file}).err, HasSubstr("--report"));

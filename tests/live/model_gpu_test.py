@@ -104,7 +104,7 @@ class ModelGpu(unittest.TestCase):
                 self.assertEqual(calls["cuMemMap"], calls["cuMemSetAccess"])
                 self.assertGreater(calls["cuMemUnmap"], 0)
                 parts = [value for name, value in steady.items() if name.endswith("_ns") and name not in
-                         ("step_ns", "copies_ns")]
+                         ("step_ns", "copies_ns", "runtime_cpu_ns")]
                 self.assertEqual(sum(parts), played["step_ns"])
                 self.assertTrue(all(part >= 0 for part in parts), steady)
                 slower = self.play("--memory", "60%", "--policy", policy, cuMemMap=200)

@@ -205,7 +205,8 @@ def print_load(result):
 
 def print_anchor(result):
     rows = result["anchor"]
-    print(f"The executor, mapping chunk by chunk, on the model GPU, host {result['host_mode']}, and on an H200 (docs/cuda.md), ms a step\n")
+    print(f"The executor, mapping chunk by chunk, on the model GPU, host {result['host_mode']}, and on an H200 "
+          "(docs/cuda.md), ms a step\n")
     print(f"{'':<58}" + "".join(f"{row['program']:>10}" for row in rows))
     for words, value in (("PyTorch alone, H200", lambda row: f"{row['alone_ms_on_h200']:.1f}"),
                          ("foresight, H200", lambda row: f"{row['ms_on_h200']:.0f}"),

@@ -7,9 +7,10 @@ pair is simulated in chunks (`--gpu-allocator exact`, pages from anywhere), the 
 a line of the output file; what is there already is not run again, and where only a part of a line is missing, that
 part is run (--parts: only these are). Pairs are run by policy, then by memory, the trace with the fewest ops first.
 With --every N only each N-th pair is run, with --seconds no line begins later; the tables say for how many pairs they
-are. --report FILE puts them between two marks of a Markdown file, whose other text is written by hand. Simulated figures: they do not depend on this computer, but a run that takes longer than --timeout is left out and
-counted. Places hardly ever recur, so a movable run has no steady state: it takes --iterations, of which the second
-half counts (docs/engine.md, "Steady state")."""
+are. --report FILE puts them between two marks of a Markdown file, whose other text is written by hand. Simulated
+figures: they do not depend on this computer, but a run that takes longer than --timeout is left out and counted.
+Places hardly ever recur, so a movable run has no steady state: it takes --iterations, of which the second half counts
+(docs/engine.md, "Steady state")."""
 import argparse
 import json
 import os

@@ -20,8 +20,8 @@ std::optional<MachineText> desktop_with(const std::string& card);
 // Read from /proc and /sys under `root` ("" of this computer). Throws Error where there is no GPU that is known.
 MachineText machine_of_system(const std::string& root);
 
-// What the CPU's cores reach: from memory 60 % of what its channels have nominally, 10 GB/s a core at most; Adam 28 bytes
-// of that a parameter, 0.15 billion a core at most.
+// What the CPU's cores reach: from memory 60 % of what its channels have nominally, 10 GB/s a core at most; Adam 28
+// bytes of that a parameter, 0.15 billion a core at most.
 struct CpuFigures {
   BytesPerSecond bandwidth = 0;
   double adam_parameters_per_second = 0, tflops = 0;

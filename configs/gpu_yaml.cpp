@@ -94,8 +94,8 @@ class GpuReader {
   }
 
  private:
-  // Where the figure comes from is kept in `gpu.facts`, in place of what a default said. A plain figure has the `source`
-  // and `confidence` of its GPU.
+  // Where the figure comes from is kept in `gpu.facts`, in place of what a default said. A plain figure has the
+  // `source` and `confidence` of its GPU.
   std::string figure(const YamlMap& of, const YamlValue& value, const std::string& key, GpuSpec& gpu) const {
     if (value.node.IsScalar() && of.get("source")) {
       const YamlValue confidence = of.require("confidence");

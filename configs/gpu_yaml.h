@@ -19,8 +19,8 @@ GpuSpec read_gpu(const std::string& name, const std::string& kernel_file);
 // All of them, in the order of the file. Throws Error with file and line if it is broken.
 std::vector<GpuSpec> list_gpus();
 
-// A GPU without its kernels' constants, and what its card is plugged into, or shares its memory with: "pcie4x16", "apple"
-// or "unified"; empty where no desktop has it.
+// A GPU without its kernels' constants, and what its card is plugged into, or shares its memory with: "pcie4x16",
+// "apple" or "unified"; empty where no desktop has it.
 struct HostedGpu {
   GpuSpec gpu;
   std::string host;

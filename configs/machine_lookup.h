@@ -8,8 +8,8 @@
 namespace tencache {
 
 // What `--machine …` or `base: …` in `from_file` names: a path (of a base relative to that file's folder), a shipped
-// machine, a card that a desktop can have, or `here`. Throws Error with the nearest names, and if the file cannot be read
-// or is far too large.
+// machine, a card that a desktop can have, or `here`. Throws Error with the nearest names, and if the file cannot be
+// read or is far too large.
 MachineText find_machine(const std::string& name_or_file, const std::string& from_file);
 
 }  // namespace tencache

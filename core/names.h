@@ -1,4 +1,4 @@
-// Names as people write them: found where only the spelling differs, and the nearest ones for messages about the others.
+// Names as people write them: found where only the spelling differs, and the nearest ones for messages about others.
 #pragma once
 
 #include <optional>

@@ -18,8 +18,8 @@ from . import _core
 from ._policy import Policy, name_of
 
 __all__ = [
-    "bound", "command", "compare", "endurance", "explain", "fit", "fragment", "generate", "gpus", "import_trace", "info",
-    "load", "machines", "models", "policies", "replay", "report", "rows", "rows_generate",
+    "bound", "command", "compare", "endurance", "explain", "fit", "fragment", "generate", "gpus", "import_trace",
+    "info", "load", "machines", "models", "policies", "replay", "report", "rows", "rows_generate",
     "samples", "save", "sensitivity", "simulate", "sweep", "tune", "why"]
 
 Path = Union[str, "os.PathLike[str]"]
@@ -392,7 +392,7 @@ def models() -> list[dict]:
 def generate(
     model: Path, batch: Optional[int] = None, seq: Union[int, str, Sequence[int], None] = None, **options: Any
 ) -> _core.Trace:
-    """A training step's trace from a model's description and modelled kernel times; a text generation's with new_tokens.
+    """A training step's trace from a model's description and modelled kernel times; a generation's with new_tokens.
 
     Args:
         model: a name of `models()`, or a YAML or Hugging Face config.json file.

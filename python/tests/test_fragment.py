@@ -72,8 +72,8 @@ class Fragment(unittest.TestCase):
         self.assertEqual(page.count('<path class="mark"'), 3)
 
     def test_a_message_is_explained(self):
-        answer = tencache.why("CUDA out of memory. Tried to allocate 1.00 GiB (GPU 0; 8.00 GiB total capacity; 5.00 GiB "
-                              "already allocated; 0 bytes free; 7.50 GiB reserved in total by PyTorch)")
+        answer = tencache.why("CUDA out of memory. Tried to allocate 1.00 GiB (GPU 0; 8.00 GiB total capacity; 5.00 "
+                              "GiB already allocated; 0 bytes free; 7.50 GiB reserved in total by PyTorch)")
         self.assertEqual(answer["kind"], "fragmentation")
         self.assertEqual(answer["failures"][0]["unallocated_bytes"], 5 << 29)
         with self.assertRaisesRegex(tencache.Error, "name a file with allocations"):

@@ -83,7 +83,8 @@ def run(case, tencache, question):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="every expectation, met or not")
-    parser.add_argument("--tencache", default=os.environ.get("TENCACHE", HERE.parents[1] / "build/release/cli/tencache"))
+    built = HERE.parents[1] / "build/release/cli/tencache"
+    parser.add_argument("--tencache", default=os.environ.get("TENCACHE", built))
     parser.add_argument("cases", nargs="*", metavar="CASE", help="folders' names (default: all)")
     asked = parser.parse_args()
     tencache = str(pathlib.Path(asked.tencache).resolve())
@@ -100,7 +101,8 @@ def main():
         for row in wrong:
             got = row["got"] if not isinstance(row["got"], str) else row["got"][-2000:]
             print(f"{row['case']}: {row['command']}\n  exit {row['exit']}; expected {row['expect']}, got {got}")
-        print(f"{len(rows) - len(wrong)} of {len(rows)} expectations met, in {len({row['case'] for row in rows})} cases")
+        cases = len({row["case"] for row in rows})
+        print(f"{len(rows) - len(wrong)} of {len(rows)} expectations met, in {cases} cases")
     return 1 if wrong or not rows else 0
 
 

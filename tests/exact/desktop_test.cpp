@@ -1,4 +1,4 @@
-// Machines without a file: desktops around a card, this computer as /proc and /sys describe it, and what options change.
+// Machines without a file: desktops around a card, this computer as /proc and /sys describe it, what options change.
 #include "configs/desktop.h"
 
 #include <unistd.h>

@@ -46,8 +46,8 @@ struct WeightFormat {
 const WeightFormat* find_weight_format(std::string_view name);
 std::string weight_format_names();
 
-// Whether one of the patterns names the weight's module, or one that holds it: whole parts of "model.layers.0.mlp.gate",
-// with * for any text, as "lm_head", "mlp.gate" or "model.layers.*.self_attn".
+// Whether one of the patterns names the weight's module, or one that holds it: whole parts of
+// "model.layers.0.mlp.gate", with * for any text, as "lm_head", "mlp.gate" or "model.layers.*.self_attn".
 bool leaves_out(const std::vector<std::string>& patterns, std::string_view name);
 
 // FlexGen's and ZeRO-Inference's, also of a KV cache.

@@ -1,6 +1,7 @@
 #include "policies/registry.h"
 
 #include <algorithm>
+#include <cctype>
 #include <mutex>
 #include <string_view>
 
@@ -77,12 +78,21 @@ PolicyMaker maker_named(const std::string& name) {
 
 std::string policies_like(const std::string& name) {
   const std::string wanted = plain_name(name);
+  // A system's name, which begins with a capital: "DeepSpeed", and no word such as "idle".
+  const auto is_of_system = [&](const std::string& text) {
+    for (std::size_t at = 0; at < text.size();) {
+      std::size_t end = at;
+      while (end < text.size() && std::isalnum(static_cast<unsigned char>(text[end])) != 0) ++end;
+      const bool capital = std::isupper(static_cast<unsigned char>(text[at])) != 0;
+      if (capital && plain_name(text.substr(at, end - at)) == wanted) return true;
+      at = end + 1;
+    }
+    return false;
+  };
   std::vector<std::string> names, of_that_system;
   for (const auto& [maker, replaceable] : registered()) {
     names.push_back(maker.name);
-    const bool named = plain_name(maker.summary).find(wanted) != std::string::npos ||
-                       plain_name(maker.source).find(wanted) != std::string::npos;
-    if (wanted.size() >= 3 && named) of_that_system.push_back(maker.name);
+    if (is_of_system(maker.summary) || is_of_system(maker.source)) of_that_system.push_back(maker.name);
   }
   const std::string all = "; `tencache policies` lists all " + std::to_string(names.size());
   if (!of_that_system.empty()) return "those of " + name + " are " + join(of_that_system) + all;

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/names.h"
 #include "core/parse_number.h"
+#include "core/thread_annotations.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {
@@ -196,6 +197,37 @@ std::optional<BytesPerSecond> pcie_bandwidth(std::string_view link) {
   return static_cast<BytesPerSecond>(std::llround(lane[link[4] - '1'] * *lanes * reached * 1e9));
 }
 
+namespace {
+
+// What was read last: a command asks for the list many times, and the file is long. Any thread may ask.
+template <typename Entry>
+class LastRead {
+ public:
+  struct Source {
+    std::string path, text, kernels;
+    bool operator==(const Source&) const = default;
+  };
+  template <typename Parse>
+  std::vector<Entry> of(Source source, const Parse& parse) {
+    const MutexLock lock(mutex_);
+    if (!(source == source_)) {
+      entries_ = parse(source.text);
+      source_ = std::move(source);
+    }
+    return entries_;
+  }
+
+ private:
+  Mutex mutex_;
+  Source source_ TENCACHE_GUARDED_BY(mutex_);
+  std::vector<Entry> entries_ TENCACHE_GUARDED_BY(mutex_);
+};
+
+LastRead<GpuSpec> gpus_read;
+LastRead<HostedGpu> hosted_gpus_read;
+
+}  // namespace
+
 std::vector<HostedGpu> list_hosted_gpus() {
   std::string path;
   try {
@@ -203,22 +235,25 @@ std::vector<HostedGpu> list_hosted_gpus() {
   } catch (const Error&) {  // a folder of configs with machines alone
     return {};
   }
-  const YAML::Node root = load_yaml(read_file(path, maximum_gpu_file_bytes), path);
-  std::vector<HostedGpu> hosted;
-  for (GpuSpec& gpu : GpuReader(path, "").read(root)) hosted.push_back({std::move(gpu), ""});
-  std::size_t index = 0;
-  for (const YAML::Node& gpu : root["gpus"]) {
-    if (const YAML::Node host = gpu["host"]) hosted[index].host = host.Scalar();
-    ++index;
-  }
-  return hosted;
+  return hosted_gpus_read.of({path, read_file(path, maximum_gpu_file_bytes), ""}, [&](const std::string& text) {
+    const YAML::Node root = load_yaml(text, path);
+    std::vector<HostedGpu> hosted;
+    for (GpuSpec& gpu : GpuReader(path, "").read(root)) hosted.push_back({std::move(gpu), ""});
+    std::size_t index = 0;
+    for (const YAML::Node& gpu : root["gpus"]) {
+      if (const YAML::Node host = gpu["host"]) hosted[index].host = host.Scalar();
+      ++index;
+    }
+    return hosted;
+  });
 }
 
 std::string gpu_file() { return config_file("gpus.yaml"); }
 
 std::vector<GpuSpec> list_gpus() {
-  const std::string path = gpu_file();
-  return parse_gpus(read_file(path, maximum_gpu_file_bytes), path, kernel_folder());
+  const std::string path = gpu_file(), kernels = kernel_folder();
+  return gpus_read.of({path, read_file(path, maximum_gpu_file_bytes), kernels},
+                      [&](const std::string& text) { return parse_gpus(text, path, kernels); });
 }
 
 GpuSpec read_gpu(const std::string& name) {

@@ -133,13 +133,12 @@ class Advice {
     } else {
       if (!on_windows_) act(variable + "=expandable_segments:True, before the program starts");
       if (!is_split) {
-        act(std::string(on_windows_ ? "" : "where that is not available (Windows, PyTorch before 2.1): ") + variable +
-            "=max_split_size_mb:512, and less only if that fails: the smaller, the more retries");
+        act(std::string(on_windows_ ? "" : "without that (Windows, PyTorch before 2.1): ") + variable +
+            "=max_split_size_mb:512, and less only if that fails");
       }
     }
     if (failure_.platform == Platform::cuda || failure_.platform == Platform::rocm) {
-      act("tencache fragment on a recording of the program (profile_memory=True, or a memory snapshot): what each "
-          "setting gains");
+      act("tencache fragment on a recording (profile_memory=True, or a memory snapshot): what each setting gains");
     }
   }
 

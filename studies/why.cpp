@@ -134,7 +134,7 @@ class Advice {
       if (!on_windows_) act(variable + "=expandable_segments:True, before the program starts");
       if (!is_split) {
         act(std::string(on_windows_ ? "" : "without that (Windows, PyTorch before 2.1): ") + variable +
-            "=max_split_size_mb:512, and less only if that fails");
+            "=max_split_size_mb:512, less if that fails");
       }
     }
     if (failure_.platform == Platform::cuda || failure_.platform == Platform::rocm) {

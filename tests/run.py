@@ -85,7 +85,9 @@ class Run:
         results, failed_before = os.path.join(ROOT, "build", name, f"tests-{rung}.xml"), self.counts["failed"]
         if os.path.exists(results):
             os.remove(results)
-        command = [*self.ctest(name, rung), "--parallel", str(len(os.sched_getaffinity(0))), "--output-junit", results]
+        # One more than there are cores: many wait for files, or for a pace.
+        beside = len(os.sched_getaffinity(0)) + 1
+        command = [*self.ctest(name, rung), "--parallel", str(beside), "--output-junit", results]
         status = subprocess.run(command, cwd=ROOT, env=environment()).returncode
         if os.path.exists(results):
             for case in xml.etree.ElementTree.parse(results).getroot().iter("testcase"):

@@ -23,11 +23,10 @@
 // docs/policies.md.
 #include <algorithm>
 #include <optional>
-#include <queue>
-#include <tuple>
 
 #include "policies/common_options.h"
 #include "policies/planning/bandwidth_plan.h"
+#include "policies/planning/best_period.h"
 #include "policies/planning/hints.h"
 #include "policies/planning/kernels.h"
 #include "policies/planning/memory_profile.h"
@@ -85,32 +84,12 @@ class G10Planner {
 
   std::vector<G10Migration> plan() {
     if (ssd_ == no_tier && cpu_ == no_tier) return {};
-    // A benefit only falls while memory and bandwidth are taken: the greatest is an entry that is still right when it
-    // comes up.
-    struct Candidate {
-      uint128 benefit, area;
-      std::size_t period;
-      bool operator<(const Candidate& other) const {
-        return std::tie(benefit, area, other.period) < std::tie(other.benefit, other.area, period);
-      }
-    };
-    std::priority_queue<Candidate> candidates;
-    const auto consider = [&](std::size_t i) {
-      const InactivePeriod& period = periods_[i];
-      const std::optional<uint128> benefit = benefit_of(period);
-      if (!benefit) return;
-      candidates.push({*benefit, uint128{period.bytes} * static_cast<uint128>(period.length_ns), i});
-    };
-    for (std::size_t i = 0; i < periods_.size(); ++i) consider(i);
-    while (!limited_.fits() && !candidates.empty()) {
-      const Candidate top = candidates.top();
-      candidates.pop();
-      const InactivePeriod& period = periods_[top.period];
-      if (benefit_of(period) == top.benefit) {
-        place(period);
-      } else {
-        consider(top.period);
-      }
+    BestPeriod best(periods_, kernels_.count(), whole_, limited_,
+                    [this](const InactivePeriod& period) { return between_halves(period); });
+    while (!limited_.fits()) {
+      const std::optional<std::size_t> next = best.take();
+      if (!next) break;
+      place(periods_[*next]);
     }
     if (options_.eager) move_prefetches_earlier();
     return std::move(migrations_);
@@ -121,18 +100,14 @@ class G10Planner {
 
   bool wraps(const InactivePeriod& period) const { return !options_.reserve_wrapping && period.end > kernels_.count(); }
 
-  // None if no kernel between the halves of its trips is above the limit.
-  std::optional<uint128> benefit_of(const InactivePeriod& period) const {
-    KernelIndex from = period.begin, to = period.end;
-    if (!wraps(period)) {
-      const TierId tier = ssd_ != no_tier ? ssd_ : cpu_;
-      const std::int64_t half = static_cast<std::int64_t>(std::max<Bytes>(period.bytes / 2, 1));
-      from = bandwidth_.left(0, tier).forward(period.begin, half) - 1;  // the kernel in which half has left
-      to = bandwidth_.left(tier, 0).backward(period.end, half);
-      if (from < 0 || to <= from) return std::nullopt;
-    }
-    if (limited_.time_over(from, to) == 0) return std::nullopt;
-    return uint128{period.bytes} * static_cast<uint128>(whole_.time_over(from, to));
+  // The kernels between the halves of its trips.
+  BestPeriod::Range between_halves(const InactivePeriod& period) const {
+    if (wraps(period)) return {period.begin, period.end};
+    const TierId tier = ssd_ != no_tier ? ssd_ : cpu_;
+    const std::int64_t half = static_cast<std::int64_t>(std::max<Bytes>(period.bytes / 2, 1));
+    const KernelIndex left = bandwidth_.left(0, tier).forward(period.begin, half);
+    if (left <= 0) return {};
+    return {left - 1, bandwidth_.left(tier, 0).backward(period.end, half)};  // from the kernel in which half has left
   }
 
   void place(const InactivePeriod& period) {

@@ -12,6 +12,7 @@
 
 #include "policies/moving_unit.h"
 #include "policies/planning/bandwidth_plan.h"
+#include "policies/planning/best_period.h"
 #include "policies/planning/candidates.h"
 #include "policies/planning/cyclic_sums.h"
 #include "policies/planning/first_covering.h"
@@ -403,6 +404,59 @@ TEST(PlanningTest, MemoryProfileFindsTheLastKernelAbove) {
     KernelIndex expected = to - 1;
     while (expected >= from && memory.at(expected) <= bytes) --expected;
     ASSERT_EQ(memory.last_above(from, to, bytes), expected);
+  }
+}
+
+// Against a look at all, while memory and what periods have of it are taken. Sizes, lengths and places are few, so that
+// many are equal.
+TEST(PlanningTest, BestPeriodIsTheBestOfAll) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 60; ++round) {
+    const std::size_t count = 3 + random() % 40;
+    const auto kernel = [](std::size_t index) { return static_cast<KernelIndex>(index); };
+    Trace trace;
+    for (std::size_t op = 0; op < count; ++op) add_op(trace, static_cast<Nanoseconds>(random() % 4), {}, {});
+    const Schedule schedule(trace);
+    const Kernels kernels(trace, schedule);
+    MemoryProfile counted(kernels, 30), needed(kernels, 25);
+    for (std::size_t k = 0; k < count; ++k) {
+      const std::int64_t bytes = static_cast<std::int64_t>(random() % 60);
+      for (MemoryProfile* memory : {&counted, &needed}) memory->add(kernel(k), kernel(k) + 1, bytes);
+    }
+    std::vector<InactivePeriod> periods;
+    for (std::size_t i = 0; i < 3 * count; ++i) {
+      const KernelIndex begin = kernel(random() % count), end = begin + 1 + kernel(random() % count);
+      periods.push_back({0, 1 + random() % 4, begin, end, kernels.between(begin, end)});
+    }
+    KernelIndex late = 0, early = 0;  // what is taken of each at its ends, where it does not run over the iteration's
+    const auto away = [&](const InactivePeriod& period) -> BestPeriod::Range {
+      if (period.end > kernel(count)) return {period.begin, period.end};
+      const KernelIndex size = static_cast<KernelIndex>(period.bytes / 2);
+      return {std::max(period.begin, late) + size, std::min(period.end, kernel(count) - early) - size};
+    };
+    BestPeriod best(periods, kernel(count), counted, needed, away);
+    std::vector<bool> left(periods.size(), true);
+    for (std::size_t step = 0; step <= periods.size(); ++step) {
+      std::optional<std::size_t> expected;
+      std::pair<Nanoseconds, Nanoseconds> greatest{-1, -1};
+      for (std::size_t i = 0; i < periods.size(); ++i) {
+        const BestPeriod::Range range = away(periods[i]);
+        if (!left[i] || range.empty() || needed.time_over(range.from, range.to) == 0) continue;
+        const auto bytes = static_cast<Nanoseconds>(periods[i].bytes);
+        const std::pair worth(bytes * counted.time_over(range.from, range.to), bytes * periods[i].length_ns);
+        if (worth <= greatest) continue;
+        greatest = worth;
+        expected = i;
+      }
+      ASSERT_EQ(best.take(), expected);
+      if (!expected) break;
+      left[*expected] = false;
+      const BestPeriod::Range range = away(periods[*expected]);
+      for (MemoryProfile* memory : {&counted, &needed}) {
+        memory->add(range.from, range.to, -static_cast<std::int64_t>(periods[*expected].bytes));
+      }
+      if (random() % 4 == 0) ++(random() % 2 == 0 ? late : early);
+    }
   }
 }
 

@@ -12,6 +12,7 @@
 #include "configs/generate_settings.h"
 #include "core/text.h"
 #include "studies/fragment.h"
+#include "studies/minimum.h"
 #include "traces/demand.h"
 #include "traces/transform/allocations_of.h"
 

@@ -30,15 +30,22 @@ std::uint64_t least_that_fits(std::uint64_t enough, std::uint64_t too_little,
 }
 
 std::uint64_t least_that_fits_near(std::uint64_t enough, std::uint64_t too_little,
-                                   const std::function<std::optional<std::uint64_t>(std::uint64_t)>& missing) {
-  for (std::uint64_t step = 1; enough - too_little > step; step *= 4) {
-    const std::uint64_t tried = too_little + step;
+                                   const std::function<std::optional<std::uint64_t>(std::uint64_t)>& missing,
+                                   std::uint64_t lacked) {
+  for (std::uint64_t step = 1; enough - too_little > std::max(step, lacked); step *= 4) {
+    const bool follows = lacked > step;
+    const std::uint64_t tried = too_little + std::max(step, lacked);
     const std::optional<std::uint64_t> lacks = missing(tried);
-    if (!lacks) {
-      enough = tried;
-      break;
+    if (lacks) {
+      too_little = tried;
+      lacked = *lacks;
+      continue;
     }
-    too_little = tried;
+    enough = tried;
+    if (!follows) break;
+    if (missing(enough - 1)) return enough;  // it lacked just that
+    --enough;
+    break;
   }
   return least_that_fits(enough, too_little, missing);
 }

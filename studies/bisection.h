@@ -17,8 +17,10 @@ std::uint64_t last_that_fits(std::uint64_t fits_at, std::uint64_t misfits_at,
 std::uint64_t least_that_fits(std::uint64_t enough, std::uint64_t too_little,
                               const std::function<std::optional<std::uint64_t>(std::uint64_t)>& missing);
 
-// The same where the answer is thought to lie near `too_little`: in steps that grow from there, and within the last.
+// The same where the answer is thought to lie near `too_little`: in steps that grow from there, or by what lacked in the
+// step before if that is more, and within the last. `lacked`: at `too_little`, if that is known.
 std::uint64_t least_that_fits_near(std::uint64_t enough, std::uint64_t too_little,
-                                   const std::function<std::optional<std::uint64_t>(std::uint64_t)>& missing);
+                                   const std::function<std::optional<std::uint64_t>(std::uint64_t)>& missing,
+                                   std::uint64_t lacked = 0);
 
 }  // namespace tencache

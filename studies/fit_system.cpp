@@ -12,8 +12,8 @@
 #include "core/error.h"
 #include "policies/registry.h"
 #include "studies/deepspeed_memory.h"
-#include "studies/fit.h"
 #include "studies/fragment.h"
+#include "studies/minimum.h"
 #include "studies/parallel.h"
 #include "traces/demand.h"
 #include "traces/file/file_io.h"
@@ -307,7 +307,8 @@ void judge_torchtune(SystemVerdict& verdict, const Workload& workload, GenerateS
 struct Candidate {
   std::string flag;
   GenerateSettings settings;
-  std::string policy;  // empty: nothing is offloaded
+  std::string policy;            // empty: nothing is offloaded
+  std::optional<Workload> made;  // where it was generated already
 };
 
 double tokens_of(const GenerateOptions& options) {
@@ -318,19 +319,26 @@ double tokens_of(const GenerateOptions& options) {
          static_cast<double>(std::max<std::size_t>(1, options.sequence_lengths.size()));
 }
 
-// Runs of one axis: the first of the halvings that fits, or the last.
+// Of one axis: the first of the halvings that fits, or the last.
 void add_halvings(const Workload& workload, const GenerateSettings& settings, const std::string& name,
                   std::uint64_t value, std::uint64_t least, const std::function<std::string(std::uint64_t)>& text,
                   std::vector<Candidate>& candidates) {
-  std::optional<Candidate> last;
+  std::vector<Candidate> halvings;
   while (value / 2 >= least && value % 2 == 0) {
     value /= 2;
-    last = Candidate{"--" + name + " " + text(value), settings, ""};
-    put(last->settings, name, text(value));
-    const Workload less = with(workload, last->settings);
-    if (resident(*less.trace, less.machine).fits) break;
+    halvings.push_back({"--" + name + " " + text(value), settings, "", {}});
+    put(halvings.back().settings, name, text(value));
   }
-  if (last) candidates.push_back(std::move(*last));
+  if (halvings.empty()) return;
+  const auto fits = [&](Candidate& halving) {
+    halving.made = with(workload, halving.settings);
+    const bool is_resident = resident(*halving.made->trace, halving.made->machine).fits;
+    if (!is_resident && &halving != &halvings.back()) halving.made.reset();  // its trace is large
+    return is_resident;
+  };
+  // Half of what fits does, so a few of them tell.
+  const auto first = std::ranges::partition_point(halvings, [&](Candidate& halving) { return !fits(halving); });
+  candidates.push_back(std::move(first == halvings.end() ? halvings.back() : *first));
 }
 
 // Whether the policy's own software has the CPU memory that it takes at its start, whatever a simulation moves to
@@ -345,13 +353,14 @@ std::vector<Candidate> candidates_of(const Workload& workload, const GenerateSet
                                      const GenerateOptions& options) {
   std::vector<Candidate> candidates;
   const auto add = [&](const GenerateSettings& changes, const std::string& policy = "") {
-    Candidate candidate{policy.empty() ? "" : "-p " + policy, settings, policy};
+    Candidate candidate{policy.empty() ? "" : "-p " + policy, settings, policy, {}};
     for (const auto& [name, text] : changes) {
       if (name == "attention" || name == "recompute" || !setting(settings, name) || setting(settings, name) != text) {
         candidate.flag += (candidate.flag.empty() ? "--" : " --") + name + " " + text;
         put(candidate.settings, name, text);
       }
     }
+    if (candidate.settings == settings) candidate.made = workload;
     candidates.push_back(std::move(candidate));
   };
   if (options.generation) {
@@ -496,7 +505,7 @@ std::vector<FitChange> changes_that_help(const Workload& workload) {
     const Candidate& candidate = candidates[i];
     changes[i].flag = candidate.flag;
     try {
-      const Workload changed = with(workload, candidate.settings);
+      const Workload changed = candidate.made ? *candidate.made : with(workload, candidate.settings);
       const bool alone = candidate.policy.empty();
       if (alone && !resident(*changed.trace, changed.machine).fits) return;
       const double seconds = seconds_of(changed, alone ? "ideal" : candidate.policy, candidate.settings);

@@ -8,8 +8,8 @@
 #include "core/error.h"
 #include "policies/registry.h"
 #include "studies/bisection.h"
-#include "studies/fit.h"
 #include "studies/fit_system.h"
+#include "studies/minimum.h"
 #include "traces/generate/generate.h"
 
 namespace tencache {

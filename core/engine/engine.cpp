@@ -266,6 +266,20 @@ void Engine::start(const RunLimits& limits) {
   pump();
 }
 
+namespace {
+
+// To place this persistent tensor and those after it, if all go that way.
+Bytes missing_at_start(const Residency& memory, TensorId tensor, TierId first) {
+  Bytes missing = memory.bytes(tensor);
+  for (TensorId next = tensor + 1; next < memory.tensor_count(); ++next) {
+    if (memory.persistent(next)) missing += memory.bytes(next);
+  }
+  for (TierId tier = first; tier < memory.tier_count(); ++tier) missing -= std::min(missing, memory.free(tier));
+  return std::max(missing, Bytes{1});
+}
+
+}  // namespace
+
 void Engine::place_initially(TensorId tensor) {
   const TierId wanted = state_.layout.initial[static_cast<std::size_t>(state_.memory.role(tensor))];
   const TierId first = state_.layout.unlimited_gpu ? TierId{0} : wanted != no_tier ? wanted : state_.spec.initial_tier;
@@ -277,7 +291,7 @@ void Engine::place_initially(TensorId tensor) {
       throw OutOfMemory("out of memory before the first op: no tier has room for " + state_.program->title_of(tensor) +
                             " (" + format_bytes(state_.memory.bytes(tensor)) + "); persistent tensors start in tier '" +
                             state_.spec.tiers[first].name + "' and spill to slower ones",
-                        "", state_.memory.bytes_of(chunk));
+                        "", missing_at_start(state_.memory, tensor, first));
     }
     initialise(tensor, chunk, tier);
   }

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "studies/deepspeed_memory.h"
+#include "studies/minimum.h"
 #include "studies/policy_run.h"
 #include "tests/in_process.h"
 #include "traces/file/file_io.h"

@@ -33,13 +33,20 @@ CLI::Option* add_option(CLI::App& command, const std::shared_ptr<QuestionOptions
 }
 
 ExitCode print_answer(const Question& question, bool json) {
-  const Answered answer = question.ask();
-  if (!answer.json) return ExitCode::done;
+  Answered answer;
+  Json document;
+  std::string text;
+  {
+    const PatienceLine line(question.name);
+    answer = question.ask();
+    if (!answer.json) return ExitCode::done;
+    json ? void(document = answer.json()) : void(text = answer.text());
+  }
   if (json) {
-    print_json(answer.json());
+    print_json(document);
   } else {
-    print(answer.text());
-    for (const std::string& text : answer.text_remarks) remark(text);
+    print(text);
+    for (const std::string& more : answer.text_remarks) remark(more);
   }
   return answer.yes ? ExitCode::done : ExitCode::answer_is_no;
 }

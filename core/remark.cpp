@@ -2,14 +2,26 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 
 #include "core/text.h"
+#include "core/thread_annotations.h"
 
 namespace tencache {
 namespace {
 
 thread_local std::string* sink_of_thread = nullptr;
+
+struct Doing {
+  Mutex mutex;
+  std::string what TENCACHE_GUARDED_BY(mutex);
+};
+Doing& now_doing() {
+  static Doing now;
+  return now;
+}
+std::atomic<int> shown_lines = 0;
 
 }  // namespace
 
@@ -28,14 +40,31 @@ RemarkSink::~RemarkSink() { sink_of_thread = before_; }
 ProgressLine::ProgressLine() : terminal_(sink_of_thread == nullptr && isatty(STDERR_FILENO) == 1) {}
 
 ProgressLine::~ProgressLine() {
-  if (shown_) std::fputs("\r\033[K", stderr);
+  if (!shown_) return;
+  std::fputs("\r\033[K", stderr);
+  --shown_lines;
 }
 
 void ProgressLine::show(std::string_view text) {
   if (!terminal_) return;
   const std::string line = "\r\033[K" + printable(text);
   std::fwrite(line.data(), 1, line.size(), stderr);
+  if (!shown_) ++shown_lines;
   shown_ = true;
+}
+
+bool ProgressLine::is_covered() const { return shown_lines > (shown_ ? 1 : 0); }
+
+void doing(std::string_view what) {
+  Doing& now = now_doing();
+  const MutexLock lock(now.mutex);
+  now.what = what;
+}
+
+std::string what_is_done() {
+  Doing& now = now_doing();
+  const MutexLock lock(now.mutex);
+  return now.what;
 }
 
 }  // namespace tencache

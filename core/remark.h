@@ -22,6 +22,10 @@ class RemarkSink {
   std::string* before_;
 };
 
+// What the program is at, for who wonders why it takes long: as the thread that said so last has it.
+void doing(std::string_view what);
+std::string what_is_done();
+
 // A line on stderr that is written over and over, only where stderr is a terminal.
 class ProgressLine {
  public:
@@ -30,6 +34,8 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
   void show(std::string_view text);
+  bool is_seen() const { return terminal_; }  // if it is shown
+  bool is_covered() const;                    // by another one
 
  private:
   bool terminal_;

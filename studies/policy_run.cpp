@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/remark.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
 #include "sim/simulate.h"
@@ -103,6 +104,7 @@ RunLimits limits_of(std::uint64_t iterations) {
 Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
                    const std::map<std::string, std::string>& settings, const RunLimits& limits,
                    const Recorders& recorders) {
+  doing("simulating " + policy);
   Outcome outcome;
   outcome.policy = policy;
   naming_policy(policy, [&] {
@@ -120,6 +122,7 @@ Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::st
 References references_of(const Trace& trace, const MachineSpec& machine, const RunLimits& limits,
                          const Recorders& recorders) {
   const Outcome ideal = run_policy(trace, machine, "ideal", {}, limits, recorders);
+  doing("lower bound");
   Bound bound = lower_bound_of(trace, machine);
   return {.ideal_seconds = ideal.result.iteration_seconds(),
           .bound_seconds = bound.seconds,

@@ -135,6 +135,7 @@ Workload load_workload(const Scenario& scenario) {
   const TraceChoice& trace = scenario.trace;
   if (!trace.generate.empty()) {
     if (!trace.file.empty()) throw Error("TRACE and --" + trace.generate.front().first + " exclude each other");
+    doing("generating the trace");
     set_trace(workload, generate_for(trace.generate, workload.machine));
     workload.scenario.trace.file = workload.trace->header.recorded_by;
   } else if (trace.loaded != nullptr) {
@@ -148,6 +149,7 @@ Workload load_workload(const Scenario& scenario) {
   } else {
     if (trace.file.empty()) throw Error("TRACE is required, or --model with the options of `tencache generate`");
     const std::string& file = trace.found_at.empty() ? trace.file : trace.found_at;
+    doing("reading " + file);
     FoldedUpdates folded;
     Trace read = read_trace_to_simulate(file, &folded);
     workload.trace_sha256 = sha256_of_file(file);

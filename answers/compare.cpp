@@ -65,11 +65,15 @@ std::optional<double> figure(const std::optional<Named<Value>>& figures, const s
   return std::nullopt;
 }
 
-// The fastest that fits, references apart; null: none does.
-const ResultAnswer* best_of(const std::vector<ResultAnswer>& results) {
+// Of a result that does not say so it is not known.
+bool runs_somewhere(const ResultAnswer& result) { return !result.runs_with || can_be_run(*result.runs_with); }
+
+// The fastest that fits and, unless any policy may be it, can be run; references apart. Null: none does.
+const ResultAnswer* best_of(const std::vector<ResultAnswer>& results, bool any_policy = true) {
   const ResultAnswer* best = nullptr;
   for (const ResultAnswer& result : results) {
     if (!result.fits || is_reference(result) || !(seconds_of(result) > 0)) continue;
+    if (!any_policy && !runs_somewhere(result)) continue;
     if (best == nullptr || seconds_of(result) < seconds_of(*best)) best = &result;
   }
   return best;
@@ -276,6 +280,11 @@ std::vector<Figure> figures_of(const std::vector<ResultAnswer>& results) {
     return alike({moved_text(moved_bytes(result)), moved_bytes(result), FigureUnit::bytes});
   });
   add("waits most for", waits_cell);
+  if (any([](const ResultAnswer& result) { return result.runs_with.has_value(); })) {
+    add_of_runs("runs with", [](const ResultAnswer& result) {
+      return Cell(result.runs_with ? std::string(to_string(*result.runs_with)) : std::string());
+    });
+  }
   const bool priced = any(asks_for_prices);
   if (priced || any([](const ResultAnswer& result) { return result.usd_per_million_tokens.has_value(); })) {
     const auto with_price =
@@ -312,6 +321,8 @@ std::vector<Figure> figures_of(const std::vector<ResultAnswer>& results) {
   of_files("high_seconds", [](const ResultAnswer& result) {
     return result.interval_seconds ? std::optional(result.interval_seconds->second) : std::nullopt;
   });
+  add({"changes training", Shown::in_files},
+      [](const ResultAnswer& result) { return Cell(result.changes_training.value_or("")); });
   add({"validity", Shown::in_files}, [](const ResultAnswer& result) { return Cell(result.validity.value_or("")); });
   add({"why not", Shown::in_files}, [](const ResultAnswer&) { return Cell(""); });  // of what does not fit
   return figures;
@@ -319,11 +330,10 @@ std::vector<Figure> figures_of(const std::vector<ResultAnswer>& results) {
 
 // A row a result that `is_shown`.
 DocumentTable table_of(const std::vector<ResultAnswer>& results, const std::vector<Figure>& figures,
-                       const std::function<bool(const ResultAnswer&)>& is_shown) {
+                       const ResultAnswer* best, const std::function<bool(const ResultAnswer&)>& is_shown) {
   using Weight = DocumentTable::Row::Weight;
   DocumentTable table{"results", "", {}};
   for (const Figure& figure : figures) table.columns.push_back(figure.column);
-  const ResultAnswer* const best = best_of(results);
   for (std::size_t i = 0; i < results.size(); ++i) {
     const ResultAnswer& result = results[i];
     if (!is_shown(result)) continue;
@@ -343,7 +353,8 @@ DocumentTable table_of(const std::vector<ResultAnswer>& results, const std::vect
 }
 
 // How much of each tier is held and how long each link is busy, in the mean.
-DocumentTable use_table(const std::vector<ResultAnswer>& results, std::vector<Figure> figures) {
+DocumentTable use_table(const std::vector<ResultAnswer>& results, std::vector<Figure> figures,
+                        const ResultAnswer* best) {
   std::erase_if(figures, [](const Figure& figure) {
     const std::string& heading = figure.column.heading;
     return heading != "policy" && heading != "machine" && heading != "iteration" && heading != "× ideal";
@@ -363,7 +374,7 @@ DocumentTable use_table(const std::vector<ResultAnswer>& results, std::vector<Fi
                        }});
   }
   DocumentTable table =
-      table_of(results, figures, [](const ResultAnswer& result) { return result.fits && !is_bound(result); });
+      table_of(results, figures, best, [](const ResultAnswer& result) { return result.fits && !is_bound(result); });
   table.name = "use";
   table.title = "Use of memory and links";
   table.note = "Of memory the mean share that is held; of links the share of the time that they are busy.";
@@ -374,12 +385,14 @@ DocumentTable use_table(const std::vector<ResultAnswer>& results, std::vector<Fi
 // ---- Words ----------------------------------------------------------------------------------------------------------
 
 // What is fastest, and how far from the ideal and the bound.
-std::string answer_words(const std::vector<ResultAnswer>& results) {
-  const ResultAnswer* const best = best_of(results);
+std::string answer_words(const std::vector<ResultAnswer>& results, const ResultAnswer* best) {
   if (results.size() == 1 && best != nullptr) {
     return fmt::format("An iteration takes {} under {}.", format_seconds(seconds_of(*best)), name_of(*best));
   }
-  if (best == nullptr) return "It fits under none of the policies.";
+  if (best == nullptr) {
+    return best_of(results) == nullptr ? "It fits under none of the policies."
+                                       : "No system runs any of the policies under which it fits.";
+  }
   std::string text =
       fmt::format("{} is the fastest: {} an iteration", name_of(*best), format_seconds(seconds_of(*best)));
   if (best->ideal_seconds > 0) {
@@ -451,6 +464,25 @@ std::string cpu_wait_lines(const std::vector<ResultAnswer>& results) {
     }
   }
   return line.empty() ? "" : text + line + ".\n";
+}
+
+// What is faster than the best that can be run, and whether training ends elsewhere under any.
+std::string system_lines(const std::vector<ResultAnswer>& results, const ResultAnswer* best) {
+  std::vector<std::string> faster;
+  std::string text;
+  for (const ResultAnswer& result : results) {
+    if (!result.fits || is_reference(result)) continue;
+    if (!runs_somewhere(result) && (best == nullptr || seconds_of(result) < seconds_of(*best))) {
+      faster.push_back(result.policy);
+    }
+    const std::string changes = result.changes_training.value_or("no");
+    if (changes != "no") text += fmt::format("{} changes what training ends with: {}.\n", result.policy, changes);
+  }
+  if (faster.empty()) return text;
+  return fmt::format("No system runs such a step under {} today. {}\n", join(faster),
+                     best == nullptr ? "Nothing that fits can be run."
+                                     : fmt::format("Of what can be run {} is the fastest.", name_of(*best))) +
+         text;
 }
 
 std::string validity_lines(const std::vector<ResultAnswer>& results) {
@@ -537,8 +569,9 @@ Document document_of(const CompareAnswer& answer) {
   const bool generates = std::ranges::any_of(results, is_of_generation);
   const bool sampled = std::ranges::any_of(results, is_sampled);
   document.add_text(answer.title + "\n\n");
-  document.add_paragraph(answer_words(results));
-  DocumentTable table = table_of(results, figures, [](const ResultAnswer&) { return true; });
+  const ResultAnswer* const best = best_of(results, answer.any_policy);
+  document.add_paragraph(answer_words(results, best));
+  DocumentTable table = table_of(results, figures, best, [](const ResultAnswer&) { return true; });
   table.note =
       "Of one steady iteration. × ideal: against unlimited GPU memory. Hits: accesses that found their tensor in GPU "
       "memory. Moved: over all links.";
@@ -551,9 +584,9 @@ Document document_of(const CompareAnswer& answer) {
   std::string text = "\n█ compute  ▒ what it waits most for  ░ other stalls\n";
   if (generates) text += "TTFT: time to first token  TPOT: time per output token after it\n";
   for (const std::string& remark : answer.remarks) text += remark + "\n";
-  document.add_text(text + cut_misfits(results) + price_line(results) + cpu_wait_lines(results) +
-                    validity_lines(results));
-  document.add_table(use_table(results, figures));
+  document.add_text(text + cut_misfits(results) + price_line(results) + system_lines(results, best) +
+                    cpu_wait_lines(results) + validity_lines(results));
+  document.add_table(use_table(results, figures, best));
   document.add_table(what_was_run(results));
   return document;
 }
@@ -597,10 +630,11 @@ std::vector<std::string> what_decides(const Comparison& comparison) {
 
 }  // namespace
 
-CompareAnswer compare_answer(const Comparison& comparison) {
+CompareAnswer compare_answer(const Comparison& comparison, bool any_policy) {
   const Workload& workload = comparison.workload;
   const References& references = comparison.references;
   CompareAnswer answer;
+  answer.any_policy = any_policy;
   answer.title = fmt::format("{} on {}", trace_title(workload), machine_title(workload));
   answer.results.push_back(bound_row_answer(workload, references));
   answer.remarks = what_decides(comparison);

@@ -20,10 +20,11 @@ struct CompareAnswer {
   // Known only while the command runs, but for the title.
   std::string title;                 // "gpt2, batch 8 on g10-a100"
   std::vector<std::string> remarks;  // what the order hangs on, and what readers must know, a line each
+  bool any_policy = false;           // the best may be one that no system runs
 };
 TENCACHE_ANSWER(CompareAnswer, results)
 
-CompareAnswer compare_answer(const Comparison& comparison);
+CompareAnswer compare_answer(const Comparison& comparison, bool any_policy = false);
 Document document_of(const CompareAnswer& answer);
 
 // Results of any commands as comparisons: those of one trace on one machine with the same changes stand together.

@@ -10,6 +10,7 @@
 
 #include "core/fault_plan.h"
 #include "core/text.h"
+#include "policies/registry.h"
 #include "studies/generation.h"
 
 namespace tencache {
@@ -312,6 +313,10 @@ ResultAnswer result_answer(const Workload& workload, const Outcome& outcome, con
   answer.policy_notes = result.policy_notes;
   answer.deepspeed_cpu_memory = deepspeed_cpu_memory(workload, outcome);
   answer.notes = notes_of(workload);
+  if (outcome.runs_with) {
+    answer.runs_with = *outcome.runs_with;
+    answer.changes_training = counterparts_of(outcome.policy).changes_training;
+  }
   answer.rescaled = rescaling_answer(workload);
   answer.gpu_time = gpu_time_answer(workload);
   if (!workload.scenario.faults.empty()) answer.faults = injected_faults(workload.scenario, outcome.faults);

@@ -164,6 +164,10 @@ struct UntimedResult : ResultHead, ResultTimes, ResultTraffic, ResultSamples {
   // How far its time may be believed (studies/validity.h): "validated within 43.7 % (…)", "extrapolated"; none of the
   // bound, the ideal, a measured run, and where it does not fit.
   std::optional<std::string> validity;
+  // The system that runs such a step under the policy today, and whether that changes what training ends with: "no", or
+  // when. Only of what was simulated.
+  Absent<RunsWith> runs_with;
+  Absent<std::string> changes_training;
   std::optional<RescalingAnswer> rescaled;
   std::optional<GpuTimeAnswer> gpu_time;
   Absent<InjectedFaults> faults;
@@ -171,7 +175,7 @@ struct UntimedResult : ResultHead, ResultTimes, ResultTraffic, ResultSamples {
 };
 BOOST_DESCRIBE_STRUCT(UntimedResult, (ResultHead, ResultTimes, ResultTraffic, ResultSamples),
                       (generation, ranks, simulated_events, changes, policy_notes, deepspeed_cpu_memory, notes,
-                       validity, rescaled, gpu_time, faults, manifest))
+                       validity, runs_with, changes_training, rescaled, gpu_time, faults, manifest))
 
 // `error` is predicted / measured - 1; null where nothing was measured.
 struct ComparedFigure {

@@ -165,8 +165,8 @@ std::string choice_lines(const std::string& name, const std::vector<SweepRow>& r
 // The front, marked, and the fastest others.
 std::string row_table(const std::vector<SweepRow>& rows, const Advice& advice, const VaryingOptions& varying,
                       std::size_t top) {
-  std::vector<std::string> header = {"machine",    "policy",      "",     "iteration", "× ideal", "$/h",
-                                     "$/1000 it.", "$/1M tokens", "GPUs", "waits for"};
+  std::vector<std::string> header = {"machine",    "policy",      "",     "iteration", "× ideal",  "$/h",
+                                     "$/1000 it.", "$/1M tokens", "GPUs", "runs with", "waits for"};
   const bool has_spot =
       std::ranges::any_of(advice.fitting, [&](std::size_t i) { return rows[i].spot_usd_per_hour.has_value(); });
   if (has_spot) header.insert(header.begin() + 8, {"spot $/h", "spot $/1000 it."});
@@ -197,6 +197,7 @@ std::string row_table(const std::vector<SweepRow>& rows, const Advice& advice, c
                                       thousand_text(row.usd_per_iteration),
                                       usd_text(row.usd_per_million_tokens),
                                       fmt::format("{}/{}", row.gpus_used, row.gpus),
+                                      row.runs_with,
                                       row.waits_for};
     if (has_spot) {
       cells.insert(cells.begin() + 8, {usd_text(row.spot_usd_per_hour), thousand_text(row.spot_usd_per_iteration)});
@@ -219,12 +220,32 @@ std::string row_table(const std::vector<SweepRow>& rows, const Advice& advice, c
   return text + "GPUs: used/paid for\n";
 }
 
+// Policies of rows that fit and are not recommended, and those that change what training ends with.
+std::string systems_text(const std::vector<SweepRow>& rows, bool any_policy) {
+  std::set<std::string> passed_over;
+  std::map<std::string, std::string> changing;
+  for (const SweepRow& row : rows) {
+    if (!row.fits || row.policy == "ideal") continue;
+    if (!may_be_advised(row, any_policy)) passed_over.insert(row.policy);
+    if (row.changes_training != "no" && !row.changes_training.empty()) changing[row.policy] = row.changes_training;
+  }
+  std::string text;
+  if (!passed_over.empty()) {
+    text += fmt::format(
+        "Not recommended where no system runs such a step under them today: {}; --any-policy recommends them, too.\n",
+        fmt::join(passed_over, ", "));
+  }
+  for (const auto& [policy, when] : changing) text += policy + " changes what training ends with: " + when + ".\n";
+  return text;
+}
+
 std::string in_full(const std::vector<SweepRow>& rows, const Advice& advice, const VaryingOptions& varying,
                     double budget, std::size_t top) {
   std::string text =
       fmt::format("{}: {} of {} combinations fit\n", advice.workload, advice.fitting.size(), advice.combinations);
-  if (!advice.fastest) return text;
+  if (advice.fitting.empty()) return text;
   text += row_table(rows, advice, varying, top) + "\n";
+  if (!advice.fastest) return text + "nothing that fits can be run\n";
   text += advice.cheapest ? choice_lines("cheapest that fits", rows, *advice.cheapest, advice.cheapest_ties, varying)
                           : "cheapest that fits: not known, nothing that fits has a price\n";
   if (advice.cheapest_on_spot) {
@@ -435,7 +456,7 @@ SweepAnswer sweep_answer(const SweepResults& results, double budget_usd_per_hour
     if (name != "command" && name != "file_sha256") answer.sweep.emplace_back(name, value);
   }
   answer.rows = results.rows;
-  for (const Advice& of : advise(results.rows, budget_usd_per_hour)) {
+  for (const Advice& of : advise(results.rows, budget_usd_per_hour, advises_any_policy(results))) {
     const auto position = [&](const std::optional<std::size_t>& i) {
       return i ? std::optional(results.rows[*i].position) : std::nullopt;
     };
@@ -464,7 +485,7 @@ SweepAnswer sweep_answer(const SweepResults& results, double budget_usd_per_hour
 }
 
 std::string sweep_text(const SweepResults& results, double budget_usd_per_hour, std::size_t top) {
-  const std::vector<Advice> advice = advise(results.rows, budget_usd_per_hour);
+  const std::vector<Advice> advice = advise(results.rows, budget_usd_per_hour, advises_any_policy(results));
   const VaryingOptions varying = varying_options(results.rows);
   std::string text;
   if (advice.size() > most_workloads_in_full) {
@@ -475,7 +496,8 @@ std::string sweep_text(const SweepResults& results, double budget_usd_per_hour, 
       text += in_full(results.rows, of, varying, budget_usd_per_hour, top);
     }
   }
-  return text + "\n" + reasons_text(results.rows) + validity_text_of(results.rows) + prices_text(results.rows);
+  return text + "\n" + reasons_text(results.rows) + systems_text(results.rows, advises_any_policy(results)) +
+         validity_text_of(results.rows) + prices_text(results.rows);
 }
 
 }  // namespace tencache

@@ -1,17 +1,40 @@
-// What other tools are told, and take, to do what a policy does. Their files' formats are in configs/deepspeed_config.h,
-// configs/fsdp_config.h and studies/inference_config.h, which ask here and name no policy.
+// Which system runs a policy today; what other tools are told, and take, to do what it does. Their formats are in
+// configs/deepspeed_config.h, configs/fsdp_config.h and studies/inference_config.h, which ask here and name no policy.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/enum_names.h"
 #include "policies/model_shape.h"
 #include "policies/options.h"
 
 namespace tencache {
+
+// The last three nobody can install: code that a paper's authors published, memory without a limit, no system at all.
+enum class RunsWith : std::uint8_t {
+  deepspeed,
+  fsdp,
+  accelerate,
+  flexgen,
+  llama_cpp,
+  bitsandbytes,
+  tencache_run,
+  artifact,
+  oracle,
+  nothing
+};
+template <>
+inline constexpr auto enum_texts<RunsWith> = std::to_array<std::string_view>({"DeepSpeed", "FSDP", "Accelerate",
+                                                                              "FlexGen", "llama.cpp", "bitsandbytes",
+                                                                              "tencache run", "research artifact",
+                                                                              "oracle", "nothing"});
+constexpr bool can_be_run(RunsWith system) { return system < RunsWith::artifact; }
 
 // Elements of a model as FSDP wraps it, whole: the parts of all ranks together.
 struct LayerShape {
@@ -60,6 +83,32 @@ struct Counterparts {
   bool device_map = false;      // Accelerate's, which places modules where the policy has them at the start
   bool flexgen = false;         // arguments of FlexGen
   bool llama_cpp = false;       // arguments of llama.cpp
+  bool bitsandbytes = false;    // its paged optimizers
+  bool artifact = false;        // code that the authors published with the paper
+  bool oracle = false;          // what no memory allows
+  // Whether training ends elsewhere than with everything on the GPU: "no", or when it does.
+  const char* changes_training = "no";
 };
+
+// What the choice of a system depends on beside the policy.
+struct StepNeeds {
+  bool training = false;  // a backward pass or an optimizer, which systems for generation do not have
+  bool placed = false;  // ops of the model on the CPU, or its parts on several ranks, which `tencache run` does not do
+};
+// The nearest system that people can install; what only the executor runs, `tencache run` does.
+constexpr RunsWith runs_with(const Counterparts& of, const StepNeeds& step = {}) {
+  if (of.oracle) return RunsWith::oracle;
+  if (of.zero_stage != 0) return RunsWith::deepspeed;
+  if (of.fsdp != nullptr) return RunsWith::fsdp;
+  if (of.bitsandbytes) return RunsWith::bitsandbytes;
+  if (!step.training) {
+    if (of.zero_inference) return RunsWith::deepspeed;
+    if (of.device_map) return RunsWith::accelerate;
+    if (of.flexgen) return RunsWith::flexgen;
+    if (of.llama_cpp) return RunsWith::llama_cpp;
+  }
+  if (!step.placed) return RunsWith::tencache_run;
+  return of.artifact ? RunsWith::artifact : RunsWith::nothing;
+}
 
 }  // namespace tencache

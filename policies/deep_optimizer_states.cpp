@@ -232,6 +232,11 @@ class DeepOptimizerStates final : public Policy {
 
 TENCACHE_POLICY({"deep-optimizer-states",
                  "as zero-offload, but every second sub-group of the optimizer is updated on the GPU, beside the CPU's",
-                 "Deep Optimizer States (Middleware'24), arXiv 2410.21316", make_policy_of<DeepOptimizerStates>, 200})
+                 "Deep Optimizer States (Middleware'24), arXiv 2410.21316",
+                 make_policy_of<DeepOptimizerStates>,
+                 200,
+                 nullptr,
+                 nullptr,
+                 {.artifact = true}})
 
 }  // namespace tencache

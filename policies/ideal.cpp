@@ -43,7 +43,13 @@ class Ideal final : public Policy {
 
 }  // namespace
 
-TENCACHE_POLICY({"ideal", "GPU memory without limit: nothing moves, the compute time alone", "reference point",
-                 make_policy_of<Ideal>, 20})
+TENCACHE_POLICY({"ideal",
+                 "GPU memory without limit: nothing moves, the compute time alone",
+                 "reference point",
+                 make_policy_of<Ideal>,
+                 20,
+                 nullptr,
+                 nullptr,
+                 {.oracle = true}})
 
 }  // namespace tencache

@@ -218,6 +218,11 @@ class MlpOffload final : public Policy {
 TENCACHE_POLICY(
     {"mlp-offload",
      "the CPU updates sub-groups whose states are spread over several storage tiers; the last ones stay in memory",
-     "MLP-Offload (SC'25), arXiv 2509.02480", make_policy_of<MlpOffload>, 210})
+     "MLP-Offload (SC'25), arXiv 2509.02480",
+     make_policy_of<MlpOffload>,
+     210,
+     nullptr,
+     nullptr,
+     {.artifact = true}})
 
 }  // namespace tencache

@@ -79,6 +79,11 @@ class PagedOptimizer final : public Policy {
 TENCACHE_POLICY({"paged-optimizer",
                  "optimizer states are unified memory: pages leave when the GPU is short, and come "
                  "back before their update",
-                 "bitsandbytes' paged optimizers", make_policy_of<PagedOptimizer>, 175})
+                 "bitsandbytes' paged optimizers",
+                 make_policy_of<PagedOptimizer>,
+                 175,
+                 nullptr,
+                 nullptr,
+                 {.bitsandbytes = true, .changes_training = "with 8-bit states"}})
 
 }  // namespace tencache

@@ -235,6 +235,11 @@ class PatrickStar final : public Policy {
 
 TENCACHE_POLICY({"patrickstar",
                  "model data moves in chunks of 64 MiB; the chunk whose next use is farthest leaves the GPU",
-                 "PatrickStar (IEEE TPDS 2023), arXiv 2108.05818", make_policy_of<PatrickStar>, 170})
+                 "PatrickStar (IEEE TPDS 2023), arXiv 2108.05818",
+                 make_policy_of<PatrickStar>,
+                 170,
+                 nullptr,
+                 nullptr,
+                 {.artifact = true}})
 
 }  // namespace tencache

@@ -121,7 +121,7 @@ std::vector<PolicyInfo> list_policies() {
   for (const auto& [maker, replaceable] : registered()) {
     Options options(maker.name);
     maker.make(options);
-    list.push_back({maker.name, maker.summary, maker.source, options.declared()});
+    list.push_back({maker.name, maker.summary, maker.source, options.declared(), maker.counterparts});
   }
   return list;
 }

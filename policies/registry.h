@@ -20,6 +20,7 @@ struct PolicyInfo {
   std::string summary;  // one line
   std::string source;   // paper or system
   std::vector<Options::Info> options;
+  Counterparts counterparts = {};
 };
 
 // More policies, from `origin`; what the entries point to must outlive the process's use of the registry. Throws Error,

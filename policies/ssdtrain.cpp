@@ -196,7 +196,13 @@ class SsdTrain final : public Policy {
 
 }  // namespace
 
-TENCACHE_POLICY({"ssdtrain", "activations are stored on the SSD as they are made and fetched back module by module",
-                 "SSDTrain (DAC'25), arXiv 2408.10013", make_policy_of<SsdTrain>, 180})
+TENCACHE_POLICY({"ssdtrain",
+                 "activations are stored on the SSD as they are made and fetched back module by module",
+                 "SSDTrain (DAC'25), arXiv 2408.10013",
+                 make_policy_of<SsdTrain>,
+                 180,
+                 nullptr,
+                 nullptr,
+                 {.artifact = true}})
 
 }  // namespace tencache

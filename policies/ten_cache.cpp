@@ -786,6 +786,11 @@ class TenCache final : public Policy {
 
 TENCACHE_POLICY({"10cache",
                  "an active window of tensors slides over the recorded order; buffers of one size each are reused",
-                 "10Cache (SoCC'25), arXiv 2511.14124", make_policy_of<TenCache>, 10})
+                 "10Cache (SoCC'25), arXiv 2511.14124",
+                 make_policy_of<TenCache>,
+                 10,
+                 nullptr,
+                 nullptr,
+                 {.artifact = true}})
 
 }  // namespace tencache

@@ -16,6 +16,7 @@ namespace tencache {
 struct CompareRequest {
   Scenario scenario;
   std::string policies = "all";  // names separated by commas
+  bool any_policy = false;       // the fastest may be one that no system runs
 };
 
 struct ComparedPolicy {

@@ -1,5 +1,6 @@
 #include "studies/policy_run.h"
 
+#include <algorithm>
 #include <new>
 #include <stdexcept>
 #include <utility>
@@ -75,6 +76,34 @@ void simulate_several(const Trace& trace, const MachineSpec& whole, const std::m
   outcome.result.simulated_events = events;
 }
 
+// Of a step as it was lowered. Ranks that only average gradients have no collectives in their forward pass.
+StepNeeds needs_of(const Trace& ran) {
+  StepNeeds needs;
+  for (const Op& op : ran.ops) {
+    const bool of_backward = op.phase == Phase::backward, of_optimizer = op.phase == Phase::optimizer;
+    needs.training = needs.training || of_backward || of_optimizer;
+    needs.placed = needs.placed || (op.device == Device::cpu && !of_optimizer) ||
+                   (op.rendezvous != 0 && !of_backward && !of_optimizer);
+  }
+  return needs;
+}
+
+bool moves_anything(const Outcome& outcome) {
+  const auto moves = [](const RunResult& result) {
+    return !result.fits || std::ranges::any_of(result.window.links, [](const auto& link) { return link.bytes > 0; });
+  };
+  return outcome.ranks.empty()
+             ? moves(outcome.result)
+             : std::ranges::any_of(outcome.ranks, [&](const RankOutcome& rank) { return moves(rank.result); });
+}
+
+RunsWith system_of(const Outcome& outcome) {
+  const RunsWith system = runs_with(counterparts_of(outcome.policy), needs_of(outcome.program.trace));
+  // Parts of a model on several ranks without offloading are DeepSpeed's ZeRO and pipelines, whatever the policy.
+  const bool only_parts = system == RunsWith::artifact || system == RunsWith::nothing;
+  return only_parts && !moves_anything(outcome) ? RunsWith::deepspeed : system;
+}
+
 }  // namespace
 
 void naming_policy(const std::string& policy, const std::function<void()>& call) {
@@ -116,6 +145,7 @@ Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::st
       simulate_one(trace, machine, recorders.policy ? *recorders.policy : *made.policy, limits, outcome, recorders);
     }
   });
+  outcome.runs_with = system_of(outcome);
   return outcome;
 }
 

@@ -15,6 +15,7 @@
 #include "core/fault_plan.h"
 #include "core/machine_spec.h"
 #include "core/trace.h"
+#include "policies/counterparts.h"
 #include "studies/bound.h"
 
 namespace tencache {
@@ -33,6 +34,7 @@ struct Outcome {
   RunResult result;                            // of the slowest rank
   std::size_t rank = 0;                        // the slowest
   std::vector<RankOutcome> ranks;              // of a trace of several ranks, each
+  std::optional<RunsWith> runs_with = {};      // such a step, under the policy; of what was simulated
   FaultCounts faults{};                        // that were injected
   double seconds = 0;                          // that the tool took, where the caller has a clock
 };

@@ -39,6 +39,8 @@ Answered list_all_policies() {
     Json options = Json::array();
     text += fmt::format("{}{}\n    {}\n", text.empty() ? "" : "\n", policy.name, policy.summary);
     if (!policy.source.empty()) text += fmt::format("    source: {}\n", policy.source);
+    const std::string system(to_string(runs_with(policy.counterparts)));
+    text += fmt::format("    runs with: {}; changes training: {}\n", system, policy.counterparts.changes_training);
     for (const Options::Info& option : policy.options) {
       options.push_back(option_json(option));
       const std::string values =
@@ -46,8 +48,12 @@ Answered list_all_policies() {
       text += fmt::format("    --set {}=<{}>  {} (default {}{}{})\n", option.name, values, option.help,
                           option.default_value, option.unit.empty() ? "" : " ", option.unit);
     }
-    list.push_back(
-        {{"name", policy.name}, {"summary", policy.summary}, {"source", policy.source}, {"options", options}});
+    list.push_back({{"name", policy.name},
+                    {"summary", policy.summary},
+                    {"source", policy.source},
+                    {"runs_with", system},
+                    {"changes_training", policy.counterparts.changes_training},
+                    {"options", options}});
   }
   return list_answer(std::move(list), std::move(text));
 }
@@ -195,7 +201,7 @@ Answered show_model(const std::string& name_or_file) {
 std::unique_ptr<Question> policies_question() {
   auto question = std::make_unique<Question>("policies");
   question->is_listing = true;
-  question->help = {.summary = "List the policies with their options and sources",
+  question->help = {.summary = "List the policies with their options, sources, and the system that runs each today",
                     .json = "The list as JSON",
                     .footer =
                         "Examples:\n"

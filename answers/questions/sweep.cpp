@@ -26,6 +26,7 @@ namespace {
 struct SweepQuestion {
   std::string file, output, csv, shard;
   std::size_t threads = 0, top = 10;
+  bool any_policy = false;
   PriceChoice prices;
   Json command = nullptr;  // for the manifest
 };
@@ -68,6 +69,7 @@ SweepPlan plan_of(const SweepQuestion& asked) {
   }
   plan.file_sha256 = sha256_of_file(plan.file.file);
   plan.command = asked.command.dump();
+  plan.any_policy = asked.any_policy;
   return plan;
 }
 
@@ -214,6 +216,7 @@ std::unique_ptr<Question> sweep_question() {
   options.whole("--threads", asked->threads, 1, 1024, "Threads (default: one a core; under mpirun one a process)")
       .unrecorded();
   options.word("--shard", asked->shard, "i/n: only the i-th of n parts, for `sweep merge`");
+  options.flag("--any-policy", asked->any_policy, "Recommend policies, too, that no system runs on such a step today");
   add_price_options(options, asked->prices);
   add_policy_library_option(options);
   add_top_option(options, asked->top);

@@ -51,7 +51,7 @@ Merge merge_sweeps(const std::vector<std::string>& paths) {
   }
   for (auto& [key, row] : rows) merge.results.rows.push_back(std::move(row));
   std::ranges::sort(merge.results.rows, {}, &SweepRow::position);
-  mark_fronts(merge.results.rows);
+  mark_fronts(merge.results.rows, advises_any_policy(merge.results));
   const std::string combinations = about(merge.results, "combinations");
   if (!combinations.empty()) {
     const std::uint64_t all = std::stoull(combinations);

@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "policies/counterparts.h"
+
 namespace tencache {
 namespace {
 
@@ -24,6 +26,12 @@ bool ties(const SweepRow& a, const SweepRow& b) {
          within(*a.usd_per_iteration, *b.usd_per_iteration, margin);
 }
 
+bool may_be_advised(const SweepRow& row, bool any_policy) {
+  if (row.policy == "ideal") return false;
+  const std::optional<RunsWith> system = parse_enum<RunsWith>(row.runs_with);
+  return any_policy || !system || can_be_run(*system);
+}
+
 void sort_by_cost(std::vector<std::size_t>& ties, const std::vector<SweepRow>& rows,
                   std::optional<double> SweepRow::*cost) {
   std::ranges::stable_sort(ties, [&](std::size_t a, std::size_t b) {
@@ -37,12 +45,13 @@ void sort_by_cost(std::vector<std::size_t>& ties, const std::vector<SweepRow>& r
 namespace {
 
 // Of `of.fitting`, which is from fast to slow.
-void add_ties(Advice& of, const std::vector<SweepRow>& rows, double budget_usd_per_hour) {
+void add_ties(Advice& of, const std::vector<SweepRow>& rows, double budget_usd_per_hour, bool any_policy) {
   const auto near = [&](std::size_t i, const std::optional<std::size_t>& best, auto member) {
     return best && i != *best && within(*(rows[i].*member), *(rows[*best].*member), tie_margin(rows[i], rows[*best]));
   };
   for (const std::size_t i : of.fitting) {
     const SweepRow& row = rows[i];
+    if (!may_be_advised(row, any_policy)) continue;
     if (near(i, of.fastest, &SweepRow::iteration_seconds)) of.fastest_ties.push_back(i);
     if (row.spot_usd_per_iteration && near(i, of.cheapest_on_spot, &SweepRow::spot_usd_per_iteration)) {
       of.cheapest_on_spot_ties.push_back(i);
@@ -61,7 +70,7 @@ void add_ties(Advice& of, const std::vector<SweepRow>& rows, double budget_usd_p
 
 }  // namespace
 
-std::vector<Advice> advise(const std::vector<SweepRow>& rows, double budget_usd_per_hour) {
+std::vector<Advice> advise(const std::vector<SweepRow>& rows, double budget_usd_per_hour, bool any_policy) {
   std::vector<Advice> advice;
   std::map<std::string, std::size_t> place;
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -73,6 +82,7 @@ std::vector<Advice> advise(const std::vector<SweepRow>& rows, double budget_usd_
     ++of.combinations;
     if (!row.fits || !row.iteration_seconds) continue;
     of.fitting.push_back(i);
+    if (!may_be_advised(row, any_policy)) continue;
     if (row.on_front) of.front.push_back(i);
     const auto take_if_less = [&](std::optional<std::size_t>& best, auto&& measure) {
       if (!best || measure(row) < measure(rows[*best])) best = i;
@@ -95,7 +105,7 @@ std::vector<Advice> advise(const std::vector<SweepRow>& rows, double budget_usd_
   for (Advice& of : advice) {
     std::ranges::stable_sort(of.front, faster);
     std::ranges::stable_sort(of.fitting, faster);
-    add_ties(of, rows, budget_usd_per_hour);
+    add_ties(of, rows, budget_usd_per_hour, any_policy);
   }
   return advice;
 }

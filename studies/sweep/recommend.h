@@ -17,24 +17,28 @@ double tie_margin(const SweepRow& a, const SweepRow& b);
 // in either. Both fit and have prices.
 bool ties(const SweepRow& a, const SweepRow& b);
 
+// Not `ideal`, which no machine can have, nor, unless asked for, what no system runs today.
+bool may_be_advised(const SweepRow& row, bool any_policy);
+
 // The rows with these indices from cheap to dear by `cost`, those without one last; else in their order.
 void sort_by_cost(std::vector<std::size_t>& ties, const std::vector<SweepRow>& rows,
                   std::optional<double> SweepRow::*cost);
 
-// Of one workload; indices of rows. The policy `ideal`, which no machine can have, is left out.
+// Of one workload; indices of rows. The policy `ideal` is left out; all else that fits is among `fitting`, and the rest
+// is of what may be advised.
 struct Advice {
   std::string workload;
   std::size_t combinations = 0;
   std::vector<std::size_t> fitting;             // from fast to slow
   std::vector<std::size_t> front;               // of time against cost, from fast to cheap
   std::optional<std::size_t> cheapest;          // an iteration; none: nothing that fits has a price
-  std::optional<std::size_t> fastest;           // none: nothing fits
+  std::optional<std::size_t> fastest;           // none: nothing fits that may be advised
   std::optional<std::size_t> in_budget;         // the fastest of those below so many USD an hour
   std::optional<std::size_t> cheapest_on_spot;  // an iteration; none: nothing that fits has a cost on spot
   // What is within tie_margin() of them, the cheapest iteration first, what has no price last.
   std::vector<std::size_t> cheapest_ties, fastest_ties, in_budget_ties, cheapest_on_spot_ties;
 };
 // In the rows' order of workloads; what is equally good is taken in the order of rows. `budget_usd_per_hour` 0: none.
-std::vector<Advice> advise(const std::vector<SweepRow>& rows, double budget_usd_per_hour);
+std::vector<Advice> advise(const std::vector<SweepRow>& rows, double budget_usd_per_hour, bool any_policy = false);
 
 }  // namespace tencache

@@ -93,11 +93,11 @@ void add_costs(SweepRow& row, const PlannedMachine& machine, const SweepCostSett
   }
 }
 
-void mark_fronts(std::vector<SweepRow>& rows) {
+void mark_fronts(std::vector<SweepRow>& rows, bool any_policy) {
   std::map<std::string, std::vector<std::size_t>> workloads;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows[i].on_front = rows[i].ties_with_front = false;
-    if (rows[i].fits && rows[i].policy != "ideal" && rows[i].iteration_seconds && rows[i].usd_per_iteration) {
+    if (rows[i].fits && may_be_advised(rows[i], any_policy) && rows[i].iteration_seconds && rows[i].usd_per_iteration) {
       workloads[rows[i].workload].push_back(i);
     }
   }

@@ -52,6 +52,7 @@ struct SweepPlan {
   std::string build;                  // of the program: what changes results without another input
   std::string prices_sha256;          // of what the machines cost, and the sweep's own cost settings
   bool part = false;                  // a shard
+  bool any_policy = false;            // fronts and advice have what no system runs, too; the caller's to fill in
   std::string file_sha256;            // of the sweep's file
   std::string command;                // what was asked for, as JSON, but which part; the caller's to fill in
   std::vector<std::string> warnings;  // each with file and line: filters that match nothing

@@ -162,6 +162,8 @@ struct CsvCell {
 
 }  // namespace
 
+bool advises_any_policy(const SweepResults& results) { return results.about.contains("any_policy"); }
+
 SweepResults read_sweep(const std::string& path) {
   sqlite3* database = nullptr;
   // Where it may be written, what a killed sweep left half done is rolled back.

@@ -19,6 +19,8 @@ struct SweepResults {
   std::map<std::string, std::string> about;  // table `sweep`
   std::vector<SweepRow> rows;                // by position
 };
+// Whether its fronts and advice have policies that no system runs.
+bool advises_any_policy(const SweepResults& results);
 // Also while the sweep goes on: what is there so far. Throws Error if the file is no results file.
 SweepResults read_sweep(const std::string& path);
 

@@ -58,6 +58,9 @@ struct SweepFigures {
   // Of modelled GPU times (traces/generate/gpu_time.h): their median error, and the share that is of shapes beyond the
   // measured ones (1: of a GPU that was not measured).
   std::optional<double> gpu_time_error, gpu_time_extrapolated_share;
+  // The system that runs such a step under the policy today (policies/counterparts.h), and whether training then ends
+  // elsewhere; empty: not known.
+  std::string runs_with, changes_training;
 
   bool operator==(const SweepFigures&) const = default;
 };
@@ -65,7 +68,7 @@ BOOST_DESCRIBE_STRUCT(SweepFigures, (),
                       (fits, reason, iteration_seconds, first_iteration_seconds, slowdown, ideal_seconds, bound_seconds,
                        bound_term, waits_for, waits_seconds, gpu_peak_bytes, cpu_peak_bytes, nvme_peak_bytes,
                        tokens_per_second, time_to_first_token_seconds, time_per_output_token_seconds, validity,
-                       validated_within, gpu_time_error, gpu_time_extrapolated_share))
+                       validated_within, gpu_time_error, gpu_time_extrapolated_share, runs_with, changes_training))
 
 // Where the prices are known (studies/sweep/cost.h); of the whole machine.
 struct SweepCosts {

@@ -303,6 +303,8 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
       try {
         const Outcome outcome = simulate_policy(workload, policy, settings);
         row.bound_seconds = references->bound_of(outcome.result);
+        if (outcome.runs_with) row.runs_with = to_string(*outcome.runs_with);
+        row.changes_training = counterparts_of(policy).changes_training;
         add_figures(row, workload, outcome);
       } catch (const Error& error) {
         row.reason = error.what();
@@ -415,23 +417,25 @@ void finish_sweep(const SweepPlan& plan, SweepStore& store) {
     row.position = positions.at(row.key);
     add_costs(row, plan.machines[machines.at(row.key)], plan.file.cost);
   }
-  mark_fronts(rows);
+  mark_fronts(rows, plan.any_policy);
   std::vector<SweepRow> changed;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i] != before[i]) changed.push_back(rows[i]);
   }
   store.add(changed);
-  store.set_about({{"name", plan.file.name},
-                   {"description", plan.file.description},
-                   {"file", plan.file.file},
-                   {"file_sha256", plan.file_sha256},
-                   {"command", plan.command},
-                   {"build", plan.build},
-                   {"combinations", std::to_string(plan.combinations)},
-                   {"ideal_combinations", std::to_string(plan.ideals)},
-                   {"combinations_sha256", plan.sha256},
-                   {"prices_sha256", plan.prices_sha256},
-                   {"budget_usd_per_hour", std::to_string(plan.file.cost.budget_usd_per_hour)}});
+  std::map<std::string, std::string> about{{"name", plan.file.name},
+                                           {"description", plan.file.description},
+                                           {"file", plan.file.file},
+                                           {"file_sha256", plan.file_sha256},
+                                           {"command", plan.command},
+                                           {"build", plan.build},
+                                           {"combinations", std::to_string(plan.combinations)},
+                                           {"ideal_combinations", std::to_string(plan.ideals)},
+                                           {"combinations_sha256", plan.sha256},
+                                           {"prices_sha256", plan.prices_sha256},
+                                           {"budget_usd_per_hour", std::to_string(plan.file.cost.budget_usd_per_hour)}};
+  if (plan.any_policy) about.emplace("any_policy", "true");
+  store.set_about(about);
 }
 
 }  // namespace tencache

@@ -52,6 +52,33 @@ TEST(PolicyOptionsTest, TheListingIsComplete) {
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
 }
 
+TEST(PolicyOptionsTest, TheSystemThatRunsAPolicy) {
+  std::map<RunsWith, std::set<std::string>> by_system;
+  for (const PolicyInfo& policy : list_policies()) by_system[runs_with(policy.counterparts)].insert(policy.name);
+  using Names = std::set<std::string>;
+  EXPECT_EQ(by_system[RunsWith::deepspeed], (Names{"zero-inference", "zero-infinity", "zero-offload"}));
+  EXPECT_EQ(by_system[RunsWith::fsdp], (Names{"l2l", "layer-streaming"}));
+  EXPECT_EQ(by_system[RunsWith::accelerate], Names{"accelerate"});
+  EXPECT_EQ(by_system[RunsWith::flexgen], Names{"flexgen"});
+  EXPECT_EQ(by_system[RunsWith::llama_cpp], Names{"llama-cpp"});
+  EXPECT_EQ(by_system[RunsWith::bitsandbytes], Names{"paged-optimizer"});
+  EXPECT_EQ(by_system[RunsWith::oracle], Names{"ideal"});
+  EXPECT_TRUE(by_system[RunsWith::artifact].empty() && by_system[RunsWith::nothing].empty());
+}
+
+TEST(PolicyOptionsTest, TheSystemDependsOnTheStep) {
+  const auto system = [](const char* policy, bool training, bool placed) {
+    return runs_with(counterparts_of(policy), {.training = training, .placed = placed});
+  };
+  EXPECT_EQ(system("zero-infinity", true, true), RunsWith::deepspeed);
+  EXPECT_EQ(system("flexgen", true, false), RunsWith::tencache_run) << "FlexGen generates, it does not train";
+  EXPECT_EQ(system("mlp-offload", true, true), RunsWith::artifact);
+  EXPECT_EQ(system("foresight", true, false), RunsWith::tencache_run);
+  EXPECT_EQ(system("foresight", true, true), RunsWith::nothing);
+  EXPECT_EQ(system("ideal", true, false), RunsWith::oracle);
+  EXPECT_EQ(system("a-library's-own", true, false), RunsWith::tencache_run);
+}
+
 TEST(PolicyOptionsTest, EveryListedDefaultIsAValidSetting) {
   for (const PolicyInfo& policy : list_policies()) {
     Settings defaults;

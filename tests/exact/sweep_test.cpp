@@ -210,6 +210,29 @@ TEST(Advice, NeverTheIdeal) {
   EXPECT_EQ(advise(rows, 0)[0].fastest, 1u);
 }
 
+// Nobody can take a faster policy that no system runs, unless that is asked for; it stays among what fits.
+TEST(Advice, OnlyOfWhatCanBeRun) {
+  std::vector<SweepRow> rows = {row("a", 0, "w", true, 1, 1), row("b", 1, "w", true, 1.001, 1),
+                                row("c", 2, "w", true, 2, 1), row("d", 3, "w", true, 3, 1)};
+  rows[0].runs_with = "nothing";
+  rows[1].runs_with = "research artifact";
+  rows[2].runs_with = "tencache run";
+  rows[3].runs_with = "DeepSpeed";
+  mark_fronts(rows);
+  EXPECT_TRUE(rows[2].on_front && !rows[0].on_front && !rows[1].ties_with_front);
+  Advice advice = advise(rows, 2)[0];
+  EXPECT_THAT(advice.fitting, ElementsAre(0u, 1u, 2u, 3u));
+  EXPECT_EQ(advice.fastest, 2u);
+  EXPECT_EQ(advice.cheapest, 2u);
+  EXPECT_EQ(advice.in_budget, 2u);
+  EXPECT_TRUE(advice.fastest_ties.empty());
+  mark_fronts(rows, true);
+  EXPECT_TRUE(rows[0].on_front && !rows[2].on_front);
+  advice = advise(rows, 2, true)[0];
+  EXPECT_EQ(advice.fastest, 0u);
+  EXPECT_THAT(advice.fastest_ties, ElementsAre(1u));
+}
+
 // ------------------------------------------------------------------------------------------------------ results file
 
 class ResultsFile : public ::testing::Test {

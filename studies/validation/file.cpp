@@ -22,10 +22,19 @@ namespace {
 constexpr Bytes maximum_file_bytes = 4 * MiB;
 
 // Beside stalls and links.
-constexpr const char* metrics[] = {"seconds",          "forward_seconds",           "backward_seconds",
-                                   "update_seconds",   "prefill_seconds",           "decode_seconds",
-                                   "hit_rate.tensors", "hit_rate.accesses",         "hit_rate.bytes",
-                                   "peak_bytes",       "peak_bytes_less_optimizer", "peak_activation_bytes"};
+constexpr const char* metrics[] = {"seconds",
+                                   "forward_seconds",
+                                   "backward_seconds",
+                                   "update_seconds",
+                                   "prefill_seconds",
+                                   "decode_seconds",
+                                   "hit_rate.tensors",
+                                   "hit_rate.accesses",
+                                   "hit_rate.bytes",
+                                   "peak_bytes",
+                                   "peak_bytes_less_optimizer",
+                                   "peak_activation_bytes",
+                                   "peak_reserved_bytes"};
 
 std::string trimmed(const std::string& text) {
   const std::size_t begin = text.find_first_not_of(' '), end = text.find_last_not_of(' ');

@@ -9,9 +9,11 @@
 #include "core/error.h"
 #include "core/metrics.h"
 #include "core/timeline.h"
+#include "studies/fragment.h"
 #include "studies/parallel.h"
 #include "studies/workload.h"
 #include "traces/import/csv.h"
+#include "traces/transform/allocations_of.h"
 #include "traces/transform/split_ranks.h"
 
 namespace tencache {
@@ -140,12 +142,22 @@ Scenario scenario_of(const Task& task) {
   return scenario;
 }
 
+Bytes reserved_bytes(const Trace& trace) {
+  constexpr unsigned iterations = 3;
+  return run_fragment(allocations_of({&trace}, {iterations, false}), fragment_allocator("default"), no_fragment_limit)
+      .reserved_peak;
+}
+
 RunFigures simulate_task(const Task& task) {
   const Workload workload = load_workload(scenario_of(task));
   const auto& [policy, settings] = workload.scenario.policy;
   try {
     const Outcome outcome = simulate_policy(workload, policy, settings);
-    return figures_of(outcome, workload.machine.of_rank(outcome.rank), workload.scenario.iterations);
+    RunFigures figures = figures_of(outcome, workload.machine.of_rank(outcome.rank), workload.scenario.iterations);
+    if (task.file->kind == ValidationKind::memory && figures.state == RunState::done) {
+      figures.figures["peak_reserved_bytes"] = static_cast<double>(reserved_bytes(outcome.program.trace));
+    }
+    return figures;
   } catch (const Error& error) {
     RunFigures refused;
     refused.state = RunState::refused;

@@ -21,7 +21,8 @@ struct RunFigures {
   RunState state = RunState::skipped;
   std::string reason;  // unless done
   // By name, of an iteration: "seconds" and of its phases ("forward_seconds"), whose sum is that of the steady state;
-  // "hit_rate.bytes", "peak_bytes" of the GPU, "bytes.LINK", "stall_seconds.CAUSE".
+  // "hit_rate.bytes", "peak_bytes" of the GPU, "bytes.LINK", "stall_seconds.CAUSE"; in files of peak memory
+  // "peak_reserved_bytes", what PyTorch's allocator then reserves.
   std::map<std::string, double, std::less<>> figures;
   std::string waits_for;           // what the GPU waits for most, such as "h2d 61 %"
   std::vector<std::string> notes;  // of the policy

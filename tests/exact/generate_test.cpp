@@ -930,6 +930,30 @@ TEST(ForwardOnly, HasALossIfOneIsGiven) {
   EXPECT_EQ(trace.name(trace.ops.back()), "cross_entropy");
 }
 
+// As Transformers had it: two copies more, and the logits in fp32 live until their gradient is there.
+TEST(ShiftedLoss, CopiesTheLogitsWhichTheCallerKeeps) {
+  GenerateOptions options = small("llama-3-8b");
+  options.precision = Precision::bf16;
+  options.loss = LossKind::full;
+  const Trace full = generate(options);
+  options.loss = LossKind::shifted;
+  const Trace shifted = generate(options);
+  EXPECT_EQ(shifted.ops.size(), full.ops.size() + 2 * options.micro_batches);
+  const auto last_reader = [](const Trace& trace, std::string_view tensor) {
+    std::string_view reader;
+    for (const Op& op : trace.ops) {
+      for (const TensorId id : trace.reads(op)) {
+        if (trace.name(trace.tensors[id]).ends_with(tensor)) reader = trace.name(op);
+      }
+    }
+    return std::string(reader);
+  };
+  EXPECT_EQ(last_reader(full, "logits_fp32"), "cross_entropy");
+  EXPECT_EQ(last_reader(shifted, "logits_fp32"), "shift_logits_backward");
+  EXPECT_EQ(last_reader(shifted, "shifted_logits"), "cross_entropy");
+  EXPECT_EQ(last_reader(shifted, "unshifted_logits_grad"), "logits_grad_cast");
+}
+
 TEST(ForwardOnly, TakesQuantisedWeightsAndRanks) {
   GenerateOptions options = small("llama-3-8b");
   options.model.layers = 4;

@@ -61,9 +61,10 @@ template <>
 inline constexpr auto enum_texts<Stack> = std::to_array<std::string_view>({"eager", "compiled", "fused"});
 // full: the logits in fp32 at once, as Hugging Face computes the loss; chunked: the same for an eighth of the rows at a
 // time (torchtune, Liger); fused: one kernel on 16-bit logits, whose gradient takes their place (Apex, flash-attn).
-enum class LossKind : std::uint8_t { full, chunked, fused };
+// `shifted`: as full, with what Transformers did up to 4.45 and keeps where the logits are returned.
+enum class LossKind : std::uint8_t { full, chunked, fused, shifted };
 template <>
-inline constexpr auto enum_texts<LossKind> = std::to_array<std::string_view>({"full", "chunked", "fused"});
+inline constexpr auto enum_texts<LossKind> = std::to_array<std::string_view>({"full", "chunked", "fused", "shifted"});
 // Which software moves gradients and parameters between data-parallel ranks; how much of that its overlap with
 // kernels leaves exposed stands in configs/stacks.yaml.
 enum class Communication : std::uint8_t { ddp, fsdp, deepspeed, serial };

@@ -144,7 +144,7 @@ void HeadOps::cross_entropy(ModelHead& head, Count rows, TensorId logits, HeadSt
     step_.op("vocabulary_sums", head.module, {}, {logits, state.labels}, {sums});
     rank_.collectives.all_reduce(Group::tensor, head.module, sums);
   }
-  if (kind != LossKind::full) {
+  if (kind == LossKind::chunked || kind == LossKind::fused) {
     state.scores = logits;
     state.log_sum_exp = step_.tensor(head.module, "log_sum_exp", 4 * rows, Role::activation);
     TensorId chunk = none;
@@ -163,6 +163,13 @@ void HeadOps::cross_entropy(ModelHead& head, Count rows, TensorId logits, HeadSt
     step_.op("logits_to_fp32", head.module, {.kernel = {.kind = KernelKind::elementwise}, .bytes = scores * (e + 4)},
              {logits}, {read});
   }
+  if (kind == LossKind::shifted) {
+    // modeling_llama.py: logits[..., :-1, :].contiguous(). The logits themselves are the caller's from here on.
+    state.returned = read;
+    read = step_.tensor(head.module, "shifted_logits", scores * number, Role::activation);
+    step_.op("shift_logits", head.module, {.kernel = {.kind = KernelKind::copy}, .bytes = scores * 2 * number},
+             {state.returned}, {read});
+  }
   // Rows too long for a multiprocessor's memory, which PyTorch's kernel reads more than once.
   step_.op("cross_entropy", head.module, {.kernel = {.kind = KernelKind::norm}, .bytes = scores * 2 * number},
            {read, state.labels, sums}, {state.scores, loss});
@@ -172,7 +179,7 @@ TensorId HeadOps::cross_entropy_backward(ModelHead& head, Count rows, const Head
   const Bytes e = kernels_.element_bytes();
   const Count scores = rows * head.output.out;
   const LossKind kind = *step_.options.loss;
-  if (kind != LossKind::full) {
+  if (kind == LossKind::chunked || kind == LossKind::fused) {
     TensorId chunk = none;
     if (kind == LossKind::chunked)
       chunk = step_.tensor(head.module, "logits_chunk", loss_chunk(scores), Role::workspace);
@@ -191,6 +198,14 @@ TensorId HeadOps::cross_entropy_backward(ModelHead& head, Count rows, const Head
       step_.tensor(head.module, casts ? "logits_grad_fp32" : "logits_grad", number * scores, Role::gradient);
   step_.op("cross_entropy_backward", head.module, {.kernel = {.kind = KernelKind::norm}, .bytes = scores * 3 * number},
            {d_scores, state.scores}, {d_logits});
+  if (kind == LossKind::shifted) {
+    // Cleared, then copied; `returned` is read by nobody, but the caller still has it.
+    const TensorId d_shifted = d_logits;
+    d_logits = step_.tensor(head.module, "unshifted_logits_grad", number * scores, Role::gradient);
+    step_.op("shift_logits_backward", head.module,
+             {.kernel = {.kind = KernelKind::copy, .launches = 2}, .bytes = scores * 3 * number},
+             {d_shifted, state.returned}, {d_logits});
+  }
   if (casts) {
     const TensorId d_full = d_logits;
     d_logits = step_.gradient(head.module, "logits_grad", scores);

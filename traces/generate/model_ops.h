@@ -30,6 +30,7 @@ struct HeadState {
   TensorId labels = none;
   TensorId scores = none;  // what the loss keeps: log-probabilities, or the logits
   TensorId log_sum_exp = none;
+  TensorId returned = none;  // the logits, where the caller keeps them
   NormState final_norm, transform_norm;
   LinearState projection, transform, output;
   TensorId transform_out = none;

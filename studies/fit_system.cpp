@@ -58,6 +58,27 @@ Bytes unused_reserve(const Trace& trace) {
   return over(run.reserved_peak, run.requested_peak);
 }
 
+// The step of PyTorch's AdamW over lists of tensors (torch/optim/adamw.py: _multi_tensor_adamw), of one rank: weights,
+// gradients and states are there, and the second moments' roots once more.
+Bytes adamw_step_peak(const Trace& rank) {
+  Bytes peak = 0;
+  std::vector<bool> counted(rank.tensors.size());
+  for (TensorId tensor = 0; tensor < rank.tensors.size(); ++tensor) {
+    if (!rank.tensors[tensor].persistent) continue;
+    peak += rank.tensors[tensor].bytes +
+            (rank.tensors[tensor].role == Role::optimizer_state ? rank.tensors[tensor].bytes / 2 : 0);
+    counted[tensor] = true;
+  }
+  for (const Op& op : rank.ops) {
+    if (op.phase != Phase::optimizer) continue;
+    for (const TensorId tensor : rank.reads(op)) {
+      if (!counted[tensor] && rank.tensors[tensor].role == Role::gradient) peak += rank.tensors[tensor].bytes;
+      counted[tensor] = true;
+    }
+  }
+  return peak;
+}
+
 void take_resident(SystemVerdict& verdict, const Workload& workload, Bytes reserved) {
   Resident all = resident(*workload.trace, workload.machine);
   all.peak_bytes += reserved + unused_reserve(*workload.trace);
@@ -194,7 +215,8 @@ void judge_deepspeed(SystemVerdict& verdict, const std::string& file, const Work
   std::map<std::string, std::string> policy_settings;
   for (const auto& [name, value] : devices) policy_settings.emplace(name, value);
   if (ranks == 1 && config.stage == 3) policy_settings["reduce_bucket"] = "0";  // it is counted already
-  take_policy(verdict, own, config.policy, policy_settings, reserved, false);
+  // The allocator's losses are of what comes and goes, which is the same with the states elsewhere.
+  take_policy(verdict, own, config.policy, policy_settings, reserved + unused_reserve(*own.trace), false);
   const MadePolicy made = make_policy(config.policy, policy_settings);
   const TierId cpu = own.machine.tier_of(Device::cpu);
   if (const auto memory = deepspeed_memory(config.policy, made.options, model); memory && cpu != no_tier) {
@@ -213,6 +235,23 @@ void judge_deepspeed(SystemVerdict& verdict, const std::string& file, const Work
 }
 
 // ---- The others.
+
+// Training with PyTorch's own optimizer and data parallelism.
+void take_pytorch(SystemVerdict& verdict, const Workload& workload) {
+  const GenerateOptions options = parse_generate_settings(workload.scenario.trace.generate);
+  const Trace rank = split_ranks(*workload.trace).front();
+  // Buckets have all gradients again, unless gradient_as_bucket_view (torch/nn/parallel/distributed.py).
+  const bool buckets = options.data_parallel > 1 && options.zero == 0;
+  const ModelShape model = model_shape(*workload.trace);
+  const Bytes reserved = buckets ? model.trained * model.element_bytes : 0;
+  if (buckets) verdict.assumed.emplace_back("DistributedDataParallel's buckets: all gradients once more");
+  take_resident(verdict, workload, reserved);
+  if (options.optimizer != Optimizer::adamw || options.update != Update::after) return;
+  verdict.assumed.emplace_back(
+      "PyTorch's AdamW over lists of tensors: its step has one moment once more (fused=True does not)");
+  TierUse& gpu = verdict.tiers[0];
+  gpu.peak_bytes = std::max(gpu.peak_bytes, adamw_step_peak(rank) + reserved);
+}
 
 void judge_fsdp(SystemVerdict& verdict, const std::string& file, const Workload& workload, GenerateSettings settings) {
   const GenerateOptions asked = parse_generate_settings(settings);
@@ -246,11 +285,12 @@ void judge_fsdp(SystemVerdict& verdict, const std::string& file, const Workload&
     }
   }
   const Workload own = with(workload, settings);
-  if (!offload) return take_resident(verdict, own, 0);
+  if (!offload) return take_pytorch(verdict, own);
   verdict.assumed.emplace_back(
       "fsdp_offload_params: parameters, gradients and optimizer are on the CPU, which updates");
   take_policy(verdict, own, "zero-infinity",
-              {{"max_reuse_distance", "0"}, {"persistence_threshold", "0"}, {"reduce_bucket", "0"}}, 0, false);
+              {{"max_reuse_distance", "0"}, {"persistence_threshold", "0"}, {"reduce_bucket", "0"}},
+              unused_reserve(*own.trace), false);
 }
 
 void judge_accelerate(SystemVerdict& verdict, const std::string& file, const Workload& workload,
@@ -269,7 +309,7 @@ void judge_accelerate(SystemVerdict& verdict, const std::string& file, const Wor
   if (options.generation) return take_policy(verdict, workload, "accelerate", {}, 0, true);
   verdict.assumed.emplace_back(
       "Accelerate by itself offloads nothing in training: give its YAML with DeepSpeed or FSDP");
-  take_resident(verdict, workload, 0);
+  take_pytorch(verdict, workload);
 }
 
 void judge_llama_cpp(SystemVerdict& verdict, const Workload& workload, GenerateSettings settings) {

@@ -95,14 +95,23 @@ class GpuReader {
   }
 
  private:
+  void add_fact(const YamlMap& of, const std::string& key, GpuSpec& gpu) const {
+    const YamlValue confidence = of.require("confidence");
+    reader_.choice(confidence, "confidence", {"published", "measured", "estimated"});
+    std::erase_if(gpu.facts, [&](const Fact& other) { return other.path == key; });
+    gpu.facts.push_back({key, reader_.text(of.require("source"), "source"), confidence.node.Scalar(), "", 0});
+  }
+
   // Where the figure comes from is kept in `gpu.facts`, in place of what a default said. A plain figure has the
-  // `source` and `confidence` of its GPU.
+  // `source` and `confidence` of its GPU; the rates of tensor cores those of `tensor`, where that is there.
   std::string figure(const YamlMap& of, const YamlValue& value, const std::string& key, GpuSpec& gpu) const {
     if (value.node.IsScalar() && of.get("source")) {
-      const YamlValue confidence = of.require("confidence");
-      reader_.choice(confidence, "confidence", {"published", "measured", "estimated"});
-      std::erase_if(gpu.facts, [&](const Fact& other) { return other.path == key; });
-      gpu.facts.push_back({key, reader_.text(of.require("source"), "source"), confidence.node.Scalar(), "", 0});
+      const auto tensor = of.get("tensor");
+      if (tensor && key.ends_with("_tflops") && key != "fp32_tflops") {
+        add_fact(YamlMap({*tensor}, "tensor", {"source", "confidence"}), key, gpu);
+      } else {
+        add_fact(of, key, gpu);
+      }
       return value.node.Scalar();
     }
     const YamlMap keys({value}, key, {"value", "source", "confidence", "retrieved"});
@@ -114,7 +123,7 @@ class GpuReader {
   }
 
   void read_keys(const YamlValue& value, const std::string& what, GpuSpec& gpu) const {
-    std::vector<std::string> valid{"name", "kernels", "host", "source", "confidence"};
+    std::vector<std::string> valid{"name", "kernels", "host", "source", "confidence", "tensor"};
     for (const auto& [key, set] : figures) valid.push_back(key);
     const YamlMap keys({value}, what, valid);
     if (const auto name = keys.get("name")) gpu.name = reader_.text(*name, "name");

@@ -1,6 +1,9 @@
 // What there is: policies, machines, models.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "answers/questions.h"
 #include "answers/result.h"
 #include "answers/text_table.h"
@@ -86,11 +89,27 @@ Answered list_all_machines() {
                                           "the whole machine.\n");
 }
 
+// "published", "estimated", "estimated: fp16, fp8": how well the figures that the table shows are known.
+std::string confidence_text(const GpuSpec& gpu) {
+  constexpr std::array shown = {"memory",      "memory_bandwidth", "bf16_tflops",
+                                "fp16_tflops", "fp32_tflops",      "fp8_tflops"};
+  std::vector<std::string> estimated;
+  std::size_t all = 0;
+  for (const std::string figure : shown) {
+    const auto fact = std::ranges::find(gpu.facts, figure, &Fact::path);
+    if (fact == gpu.facts.end()) continue;
+    ++all;
+    if (fact->confidence == "estimated") estimated.push_back(figure.substr(0, figure.find("_tflops")));
+  }
+  if (estimated.empty()) return "published";
+  return estimated.size() == all ? "estimated" : fmt::format("estimated: {}", fmt::join(estimated, ", "));
+}
+
 std::string tflops_text(double flops) { return flops > 0 ? fmt::format("{:.4g}", flops * 1e-12) : "-"; }
 
 Answered list_all_gpus() {
   Json list = Json::array();
-  Table table({"GPU", "memory", "GB/s", "bf16", "fp16", "fp32", "fp8", "kernels", "desktop"});
+  Table table({"GPU", "memory", "GB/s", "bf16", "fp16", "fp32", "fp8", "figures", "kernels", "desktop"});
   const auto rate = [](double flops) { return flops > 0 ? Json(flops) : Json(nullptr); };
   const std::vector<HostedGpu> hosted = list_hosted_gpus();
   const std::vector<GpuSpec> gpus = list_gpus();  // in the same order
@@ -113,14 +132,14 @@ Answered list_all_gpus() {
     table.add({gpu.name, format_bytes(gpu.memory),
                fmt::format("{:.4g}", static_cast<double>(gpu.memory_bandwidth) * 1e-9), tflops_text(gpu.bf16_flops),
                tflops_text(gpu.fp16_flops), tflops_text(gpu.fp32_flops), tflops_text(gpu.fp8_flops),
-               gpu.kernels.measured ? "measured" : "means of others", host.empty() ? "-" : host});
+               confidence_text(gpu), gpu.kernels.measured ? "measured" : "means of others", host.empty() ? "-" : host});
   }
   return list_answer(
       std::move(list),
       table.text() +
-          "\nRates are peaks of dense products, TFLOP/s. Kernels: whether times on this chip were measured, or "
-          "follow from its peaks\nand from what others reach. Desktop: --machine NAME is a desktop around "
-          "the card, on that link.\n");
+          "\nRates are peaks of dense products, TFLOP/s, with sums in fp32. Figures: published, or which are estimated "
+          "(--json has the\nsource of each). Kernels: whether times on this chip were measured, or follow from its "
+          "peaks and from what others reach.\nDesktop: --machine NAME is a desktop around the card, on that link.\n");
 }
 
 // "124,439,808".

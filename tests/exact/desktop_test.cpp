@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -96,6 +97,30 @@ TEST(Desktops, EveryCardHasOne) {
   EXPECT_EQ(read_machine("4090").name, "rtx-4090");
   EXPECT_EQ(link_of(read_machine("rtx-4060-ti-16g"), "h2d").bandwidth, *pcie_bandwidth("pcie4x8"));
   EXPECT_THAT(error_of([] { read_machine("rtx-5900"); }), AllOf(HasSubstr("unknown machine"), HasSubstr("rtx-5090")));
+}
+
+// No figure of a GPU is without a source, none is said to be more than it is, and the rates of tensor cores have the
+// origin of their own.
+TEST(Names, OfGpusHaveTheirOrigin) {
+  for (const GpuSpec& gpu : list_gpus()) {
+    for (const Fact& fact : gpu.facts) {
+      EXPECT_FALSE(fact.source.empty()) << gpu.name << " " << fact.path;
+      EXPECT_THAT(fact.source, Not(HasSubstr("remembered"))) << gpu.name << " " << fact.path;
+    }
+  }
+  const std::string text =
+      "gpus:\n  - {name: x, kernels: k, host: pcie4x8, multiprocessors: 1, cache: 1MiB, memory: 8GiB,\n"
+      "     memory_bandwidth: 100GB/s, fp32_tflops: 10, source: a list, confidence: published, fp16_tflops: 20,\n"
+      "     tensor: {source: twice, confidence: estimated}}\n";
+  const GpuSpec gpu = parse_gpus(text, "gpus.yaml").front();
+  const auto confidence = [&](const std::string& path) {
+    return std::ranges::find(gpu.facts, path, &Fact::path)->confidence;
+  };
+  EXPECT_EQ(confidence("fp32_tflops"), "published");
+  EXPECT_EQ(confidence("fp16_tflops"), "estimated");
+  std::string none = text;
+  none.replace(none.find("source: twice, "), 15, "");
+  EXPECT_THAT(error_of([&] { parse_gpus(none, "gpus.yaml"); }), AllOf(HasSubstr("gpus.yaml"), HasSubstr("source")));
 }
 
 TEST(Desktops, PcieRates) {

@@ -12,6 +12,7 @@
 #include "answers/result_file.h"
 #include "answers/text_table.h"
 #include "core/text.h"
+#include "studies/validity.h"
 
 namespace tencache {
 namespace {
@@ -628,6 +629,31 @@ std::vector<std::string> what_decides(const Comparison& comparison) {
   return sentences;
 }
 
+// Which policy would be the fastest with links at the ends of what is known of their rates; empty: the same one.
+std::string what_bounds_decide(const Comparison& comparison) {
+  const ComparedPolicy *best = nullptr, *fast = nullptr, *slow = nullptr;
+  TimeAtBounds best_at, fast_at, slow_at;
+  std::vector<std::string> links;
+  for (const ComparedPolicy& compared : comparison.policies) {
+    const Outcome& outcome = compared.outcome;
+    if (!outcome.result.fits || outcome.policy == "ideal") continue;
+    const MachineSpec& machine = comparison.workload.machine.of_rank(outcome.rank);
+    const TimeAtBounds at = time_at_bounds(machine, outcome.result, outcome.result.iteration_seconds());
+    if (links.empty()) links = at.links;
+    if (best == nullptr) best = &compared;  // they come by time
+    if (fast == nullptr || at.fast < fast_at.fast) fast = &compared, fast_at = at;
+    if (slow == nullptr || at.slow < slow_at.slow) slow = &compared, slow_at = at;
+  }
+  if (fast == slow && fast == best) return "";
+  const auto of = [&](const ComparedPolicy* compared, double seconds) {
+    return fmt::format("{} (about {})", compared->outcome.policy, format_seconds(seconds));
+  };
+  return fmt::format(
+      "Of the rate of {} only bounds are known, and the winner depends on it: at the upper ones {}, at the "
+      "lower ones {}. `tencache calibrate` on the machine decides.",
+      join(links), of(fast, fast_at.fast), of(slow, slow_at.slow));
+}
+
 }  // namespace
 
 CompareAnswer compare_answer(const Comparison& comparison, bool any_policy) {
@@ -638,6 +664,9 @@ CompareAnswer compare_answer(const Comparison& comparison, bool any_policy) {
   answer.title = fmt::format("{} on {}", trace_title(workload), machine_title(workload));
   answer.results.push_back(bound_row_answer(workload, references));
   answer.remarks = what_decides(comparison);
+  // Samples cover it.
+  const std::string bounds = comparison.intervals.samples == 0 ? what_bounds_decide(comparison) : "";
+  if (!bounds.empty()) answer.remarks.push_back(bounds);
   for (const std::string& note : notes_of(workload)) answer.remarks.push_back(note);
   for (const ComparedPolicy& compared : comparison.policies) {
     ResultAnswer& result = answer.results.emplace_back(result_answer(workload, compared.outcome, references));

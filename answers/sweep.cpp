@@ -91,9 +91,19 @@ std::string thousand_text(const std::optional<double>& usd) {
   return usd ? fmt::format("{:.4g}", 1000 * *usd) : std::string("-");
 }
 
+// "5.866 s an iteration", and what bounds leave of it.
+std::string time_text(const SweepRow& row) {
+  std::string text = format_seconds(*row.iteration_seconds) + " an iteration";
+  if (row.iteration_seconds_fast) {
+    text += fmt::format(" (about {} to {}: of its SSD's rate only bounds are known)",
+                        format_seconds(*row.iteration_seconds_fast), format_seconds(*row.iteration_seconds_slow));
+  }
+  return text;
+}
+
 // "5.866 s an iteration, 0.8 $/h, …; extrapolated": the cost with what interruptions add.
 std::string spot_figures_text(const SweepRow& row) {
-  std::string text = format_seconds(*row.iteration_seconds) + " an iteration";
+  std::string text = time_text(row);
   if (row.spot_usd_per_hour) text += fmt::format(", {:.4g} $/h", *row.spot_usd_per_hour);
   if (row.spot_usd_per_million_tokens) {
     text += fmt::format(", {:.4g} $/1M tokens", *row.spot_usd_per_million_tokens);
@@ -106,7 +116,7 @@ std::string spot_figures_text(const SweepRow& row) {
 
 // "5.866 s an iteration, 2.427 $/h, …; extrapolated".
 std::string figures_text(const SweepRow& row) {
-  std::string text = format_seconds(*row.iteration_seconds) + " an iteration";
+  std::string text = time_text(row);
   if (row.usd_per_hour) text += fmt::format(", {:.4g} $/h", *row.usd_per_hour);
   if (row.usd_per_million_tokens) {
     text += fmt::format(", {:.4g} $/1M tokens", *row.usd_per_million_tokens);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
 #include "core/error.h"
 #include "core/parse_number.h"
@@ -200,20 +201,39 @@ YamlValue FigureReader::figure(const YamlValue& value, const std::string& path) 
     return value;
   }
   const YamlMap keys({value}, path, {"value", "source", "retrieved", "confidence", "spread"});
+  const auto given = keys.get("spread");
+  const double spread = given ? positive_number(*given, path + ".spread") : 0;
+  if (spread > 10) fail_at(*given, path + ".spread: above 10, which leaves nothing known of the figure");
+  add_fact_of(keys, path).spread = spread;
+  YamlValue plain = keys.require("value");
+  if (!plain.node.IsScalar()) fail_at(plain, path + ".value: expected a value, found " + describe(plain.node));
+  return plain;
+}
+
+Fact& FigureReader::add_fact_of(const YamlMap& keys, const std::string& path) {
   Fact fact{.path = path, .source = {}, .confidence = {}, .retrieved = {}, .spread = 0};
   if (const auto source = keys.get("source")) fact.source = text(*source, path + ".source");
   if (const auto retrieved = keys.get("retrieved")) fact.retrieved = text(*retrieved, path + ".retrieved");
   const YamlValue confidence = keys.require("confidence");
   fact.confidence = text(confidence, path + ".confidence");
   choice(confidence, path + ".confidence", {"published", "measured", "estimated"});
-  if (const auto spread = keys.get("spread")) {
-    fact.spread = positive_number(*spread, path + ".spread");
-    if (fact.spread > 10) fail_at(*spread, path + ".spread: above 10, which leaves nothing known of the figure");
-  }
-  YamlValue plain = keys.require("value");
-  if (!plain.node.IsScalar()) fail_at(plain, path + ".value: expected a value, found " + describe(plain.node));
-  facts_.push_back(std::move(fact));
-  return plain;
+  return facts_.emplace_back(std::move(fact));
+}
+
+BytesPerSecond FigureReader::between(const YamlValue& value, const std::string& path) {
+  const YamlMap keys({value}, path, {"low", "high", "source", "retrieved", "confidence"});
+  const auto bound = [&](const char* key) {
+    const YamlValue given = keys.require(key);
+    if (!given.node.IsScalar()) fail_at(given, path + "." + key + ": expected a value, found " + describe(given.node));
+    return static_cast<double>(bandwidth(given, path + "." + key));
+  };
+  const double low = bound("low"), high = bound("high");
+  if (!(low < high && high < static_cast<double>(exbibyte))) fail_at(value, path + ": low must be below high");
+  Fact& fact = add_fact_of(keys, path);
+  if (fact.confidence != "estimated") fail_at(value, path + ": what lies between low and high is 'estimated'");
+  fact.spread = std::sqrt(high / low) - 1;
+  if (fact.spread > 10) fail_at(value, path + ": low and high leave nothing known of the figure");
+  return static_cast<BytesPerSecond>(std::sqrt(low * high));
 }
 
 // Parses with one of core/units.h and places its complaint.
@@ -243,6 +263,7 @@ Bytes FigureReader::capacity(const YamlValue& value, const std::string& path, st
 }
 
 BytesPerSecond FigureReader::bandwidth(const YamlValue& value, const std::string& path) {
+  if (value.node.IsMap() && value.node["low"]) return between(value, path);
   const BytesPerSecond result = quantity(value, path, [](const std::string& t) { return parse_bandwidth(t); });
   if (result == 0) fail_at(value, path + ": must be above 0");
   if (result > exbibyte && result != unlimited) fail_at(value, path + ": more than 1 EiB/s; write unlimited");

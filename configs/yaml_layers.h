@@ -85,6 +85,8 @@ class FigureReader {
   std::size_t choice(const YamlValue& value, const std::string& path, const std::vector<std::string>& valid) const;
 
   // Figures: a plain value, or a map of `value`, `source`, `retrieved`, `confidence`, `spread`, which becomes a fact.
+  // A bandwidth of which only bounds are known has `low` and `high` in place of the value, and counts as the middle of
+  // their ratio, with the spread that reaches both.
   // All refuse what no machine has: sizes above 1 EiB, bandwidths of 0 or above 1 EiB/s, times above an hour.
   Bytes bytes(const YamlValue& value, const std::string& path);
   // Of a memory or an SSD: parse_capacity.
@@ -111,6 +113,8 @@ class FigureReader {
 
  private:
   YamlValue figure(const YamlValue& value, const std::string& path);
+  Fact& add_fact_of(const YamlMap& keys, const std::string& path);
+  BytesPerSecond between(const YamlValue& value, const std::string& path);
   template <typename Parse>
   auto quantity(const YamlValue& value, const std::string& path, Parse parse);
   template <typename Parse>

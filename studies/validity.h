@@ -15,6 +15,14 @@ namespace tencache {
 std::string published_validity(const Workload& workload, const std::string& policy,
                                const std::map<std::string, std::string>& settings);
 
+// Of an iteration that takes `seconds`: its time with each link at either end of its bounds, where the machine's file
+// has no more of its rate than `low` and `high`. Estimated from how long the run keeps such links busy.
+struct TimeAtBounds {
+  double fast = 0, slow = 0;
+  std::vector<std::string> links;  // "nvme_read (0.17 to 0.40 GB/s)"; empty: it uses none, and the times are `seconds`
+};
+TimeAtBounds time_at_bounds(const MachineSpec& machine, const RunResult& result, double seconds);
+
 // A measured run whose time was predicted before.
 struct PredictedRun {
   std::string machine;

@@ -55,6 +55,8 @@ struct SweepFigures {
   // "extrapolated", with what is known; the first as a share.
   std::string validity;
   std::optional<double> validated_within;
+  // Where it uses links of which only bounds are known (studies/validity.h): the iteration with them at either end.
+  std::optional<double> iteration_seconds_fast, iteration_seconds_slow;
   // Of modelled GPU times (traces/generate/gpu_time.h): their median error, and the share that is of shapes beyond the
   // measured ones (1: of a GPU that was not measured).
   std::optional<double> gpu_time_error, gpu_time_extrapolated_share;
@@ -68,7 +70,8 @@ BOOST_DESCRIBE_STRUCT(SweepFigures, (),
                       (fits, reason, iteration_seconds, first_iteration_seconds, slowdown, ideal_seconds, bound_seconds,
                        bound_term, waits_for, waits_seconds, gpu_peak_bytes, cpu_peak_bytes, nvme_peak_bytes,
                        tokens_per_second, time_to_first_token_seconds, time_per_output_token_seconds, validity,
-                       validated_within, gpu_time_error, gpu_time_extrapolated_share, runs_with, changes_training))
+                        validated_within, iteration_seconds_fast, iteration_seconds_slow, gpu_time_error,
+                        gpu_time_extrapolated_share, runs_with, changes_training))
 
 // Where the prices are known (studies/sweep/cost.h); of the whole machine.
 struct SweepCosts {

@@ -15,6 +15,7 @@
 #include "studies/generation.h"
 #include "studies/parallel.h"
 #include "studies/sweep/sweep_costs.h"
+#include "studies/validity.h"
 #include "studies/workload.h"
 #include "traces/transform/fold_updates.h"
 #include "traces/transform/split_ranks.h"
@@ -53,6 +54,10 @@ void add_figures(SweepRow& row, const Workload& workload, const Outcome& outcome
   }
   row.iteration_seconds = result.iteration_seconds();
   row.first_iteration_seconds = static_cast<double>(result.first_iteration_ns) * 1e-9;
+  if (const TimeAtBounds at = time_at_bounds(machine, result, *row.iteration_seconds); !at.links.empty()) {
+    row.iteration_seconds_fast = at.fast;
+    row.iteration_seconds_slow = at.slow;
+  }
   if (row.ideal_seconds && *row.ideal_seconds > 0) row.slowdown = *row.iteration_seconds / *row.ideal_seconds;
   const StallCause cause = largest_of(result.window.stall_ns);
   if (const Nanoseconds longest = result.window.stall_ns[cause]; longest > 0) {

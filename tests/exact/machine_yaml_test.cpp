@@ -200,7 +200,7 @@ TEST(MachineYaml, CloudMachinesShareWhatTheirHostHas) {
     }
     return Resource{};
   };
-  EXPECT_EQ(resource(0, "nvme_reads").bandwidth, 8'192'000'000u);
+  EXPECT_EQ(resource(0, "nvme_reads").bandwidth, 16'300'000'000u);
   EXPECT_EQ(resource(0, "nvme_reads").shared, resource(7, "nvme_reads").shared);
   EXPECT_EQ(resource(0, "switch_h2d").shared, resource(1, "switch_h2d").shared);
   EXPECT_NE(resource(1, "switch_h2d").shared, resource(2, "switch_h2d").shared);
@@ -320,6 +320,33 @@ TEST(MachineYaml, RequestsASecondLimitABandwidth) {
   const MachineSpec large_requests = link(streaming + "iops: 1e5, block: 1MiB");
   EXPECT_EQ(large_requests.links[0].bandwidth, 1'000'000'000u);
   EXPECT_EQ(fact_of(large_requests, "links.h2d.bandwidth")->source, "the maker");
+}
+
+// Of which only bounds are known: the middle of their ratio, with a spread that reaches both.
+TEST(MachineYaml, ABandwidthBetweenBounds) {
+  const auto link = [](const std::string& bandwidth) {
+    return parse_machine(replaced("bandwidth: 12GB/s, latency: 10us", "bandwidth: {" + bandwidth + "}"), "m.yaml");
+  };
+  const MachineSpec machine = link("low: 1GB/s, high: 4GB/s, source: a list, confidence: estimated");
+  EXPECT_EQ(machine.links[0].bandwidth, 2'000'000'000u);
+  const Fact* const fact = fact_of(machine, "links.h2d.bandwidth");
+  ASSERT_NE(fact, nullptr);
+  EXPECT_EQ(fact->spread, 1);  // 2 ÷ (1 + 1), 2 × (1 + 1)
+  EXPECT_EQ(fact->source, "a list");
+  expect_equal(machine, parse_machine(write_machine_yaml(machine), "again"));
+
+  const std::string end = ", confidence: estimated";
+  EXPECT_THROW(link("low: 4GB/s, high: 1GB/s" + end), Error);
+  EXPECT_THROW(link("low: 1GB/s, high: 1GB/s" + end), Error);
+  EXPECT_THROW(link("low: 1GB/s" + end), Error);
+  EXPECT_THROW(link("high: 1GB/s" + end), Error);
+  EXPECT_THROW(link("low: 1, high: 2GB/s" + end), Error);
+  EXPECT_THROW(link("low: 1B/s, high: 1GB/s" + end), Error) << "nothing is known";
+  EXPECT_THROW(link("low: 1GB/s, high: unlimited" + end), Error);
+  EXPECT_THROW(link("low: {value: 1GB/s, confidence: measured}, high: 2GB/s" + end), Error);
+  EXPECT_THROW(link("value: 1GB/s, low: 1GB/s, high: 2GB/s" + end), Error);
+  EXPECT_THROW(link("low: 1GB/s, high: 2GB/s, confidence: measured"), Error);
+  EXPECT_THROW(link("low: 1GB/s, high: 2GB/s"), Error);
 }
 
 // What a file knows better than the one it builds on: its own bandwidth replaces requests a second, of a link and of a

@@ -13,6 +13,7 @@
 #include "studies/sweep/sweep_plan.h"
 #include "studies/sweep/sweep_results.h"
 #include "studies/sweep/sweep_run.h"
+#include "studies/validity.h"
 
 namespace tencache {
 namespace {
@@ -54,6 +55,28 @@ TEST(Cost, AttachedStorageIsPaidByTheHour) {
                                    {.iteration_seconds = 2, .tokens_per_iteration = 1000});
   EXPECT_DOUBLE_EQ(cost->usd_per_hour, 3.6);
   EXPECT_DOUBLE_EQ(cost->usd_per_iteration, 0.002);
+}
+
+// A link that is busy for half of 10 s, at 2 GB/s between 1 and 4: twice as fast it saves 2.5 s, half as fast it adds 5.
+TEST(Validity, OfALinkOfWhichOnlyBoundsAreKnown) {
+  MachineSpec machine;
+  machine.links.resize(2);
+  machine.links[0].name = "h2d";
+  machine.links[1].name = "nvme_read";
+  machine.links[0].bandwidth = machine.links[1].bandwidth = 2'000'000'000;
+  machine.facts = {{"links.h2d.bandwidth", "a paper", "measured", "", 0.5},
+                   {"links.nvme_read.bandwidth", "a list", "estimated", "", 1}};
+  RunResult result;
+  result.window.time_ns = 10 * second_ns;
+  result.window.links[0].busy_ns = 9 * second_ns;
+  EXPECT_TRUE(time_at_bounds(machine, result, 10).links.empty()) << "unused, or measured with a spread";
+  result.window.links[1].busy_ns = 5 * second_ns;
+  const TimeAtBounds at = time_at_bounds(machine, result, 10);
+  EXPECT_DOUBLE_EQ(at.fast, 7.5);
+  EXPECT_DOUBLE_EQ(at.slow, 15);
+  EXPECT_THAT(at.links, ElementsAre("nvme_read (1 to 4 GB/s)"));
+  result.window.compute_ns = 9 * second_ns;
+  EXPECT_DOUBLE_EQ(time_at_bounds(machine, result, 10).fast, 9) << "what the GPU computes for";
 }
 
 // δ = 50, M = 2500: sqrt(2 · 50 · 2500) = 500; δ / 2M = 0.01; 500 · (1 + 0.1/3 + 0.01/9) - 50.

@@ -1,8 +1,12 @@
 // Intervals: what is drawn, that it is the same everywhere, and what is concluded from it.
 #include "answers/intervals.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <random>
 
@@ -11,6 +15,7 @@
 #include "configs/rescale_to_machine.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/in_process.h"
 
 namespace tencache {
 namespace {
@@ -245,6 +250,24 @@ TEST_F(ModelledWorkload, RescaledDurationsHaveTheErrorsOfTheGpuThatTheyWereResca
   Trace other = *workload_.trace;
   other.header.hardware = "modelled: something else";
   EXPECT_FALSE(modelled_gpu_time(other, {}));  // in no list
+}
+
+// A link of which only bounds are known never decides who is the fastest in silence.
+TEST(Intervals, CompareSaysWhatBoundsDecide) {
+  const std::filesystem::path file =
+      std::filesystem::temp_directory_path() / ("tencache_intervals_test." + std::to_string(getpid()) + ".yaml");
+  const auto compared = [&](const std::string& high) {
+    std::ofstream(file) << "name: b\nbase: g5.xlarge\nlinks:\n"
+                        << "  h2d: {bandwidth: &l {low: 0.5GB/s, high: " << high << ", confidence: estimated}}\n"
+                        << "  d2h: {bandwidth: *l}\n";
+    return run_in_process({"compare", "--model", "gpt2", "--batch", "1", "--seq", "64", "-m", file.string(),
+                           "--gpu-memory", "1GiB", "-p", "on-demand,zero-offload"});
+  };
+  const InProcessAnswer wide = compared("50GB/s"), narrow = compared("0.51GB/s");
+  std::filesystem::remove(file);
+  EXPECT_EQ(wide.code, 0) << wide.err;
+  EXPECT_THAT(wide.out, ::testing::HasSubstr("h2d (0.5 to 50 GB/s)"));
+  EXPECT_THAT(narrow.out, ::testing::Not(::testing::HasSubstr("only bounds")));
 }
 
 }  // namespace

@@ -374,6 +374,7 @@ std::vector<std::string> assumptions(const Workload& workload) {
   if (settings.empty()) return assumed;
   const GenerateOptions options = parse_generate_settings(settings);
   const ModelDescription& model = options.model;
+  if (!model.read_as.empty()) assumed.push_back(model.read_as);
   if (!model.quantisation.empty()) {
     const bool as_published = options.weights != nullptr && options.weights->name == model.quantised;
     if (as_published) {
@@ -385,8 +386,13 @@ std::vector<std::string> assumptions(const Workload& workload) {
                       model.quantisation, to_string(options.precision)));
     }
   }
-  if (!options.forward_only &&
-      std::ranges::find(settings, "precision", &GenerateSettings::value_type::first) == settings.end())
+  const auto said = [&](const char* name) {
+    return std::ranges::find(settings, name, &GenerateSettings::value_type::first) != settings.end();
+  };
+  if (!said("batch") && !options.generation) {
+    assumed.push_back(fmt::format("--batch {}, a sequence of each rank and micro-batch", options.batch));
+  }
+  if (!options.forward_only && !said("precision"))
     assumed.push_back(fmt::format("{} training with {}, as --precision and --optimizer are by default",
                                   to_string(options.precision), to_string(options.optimizer)));
   assumed.emplace_back("memory is what PyTorch allocates: what it reserves is more (--allocator default)");
@@ -433,7 +439,7 @@ FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts
   answer.bound_term = bound->term;
   const std::string note = storage_bound_note(workload, bound->binding, bound->rank);
   if (!note.empty()) answer.notes.push_back(note);
-  if (!answer.fits) return answer;
+  if (!answer.fits || bound->seconds <= 0) return answer;
   answer.remarks +=
       fmt::format("No policy is faster than {} an iteration, where {} binds: {}.\n", format_seconds(bound->seconds),
                   bound->term, binding_text(term_answer(workload, bound->binding, bound->rank)));

@@ -357,7 +357,6 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
     options.sequence_lengths = parse_lengths(values.text("seq"));
   }
   const bool generates = values.given("new-tokens") || values.given("requests");
-  if (!values.given("batch") && !generates) throw Error("--batch is required");
   if (generates) {
     set_generation(values, options);
   } else {
@@ -389,6 +388,9 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   }
   set_weights(values, options);
   options.data_parallel = count("data-parallel");
+  if (!values.given("batch") && !generates) {
+    options.batch = std::max<std::uint64_t>(1, options.micro_batches) * std::max<std::uint64_t>(1, options.data_parallel);
+  }
   options.tensor_parallel = count("tensor-parallel");
   options.pipeline_parallel = count("pipeline-parallel");
   options.pipeline_chunks = count("pipeline-chunks");
@@ -410,7 +412,7 @@ const std::vector<GenerateOption>& generate_options() {
   using enum GenerateOption::Type;
   static const std::vector<GenerateOption> options = {
       {"model", text, "Name (tencache models), or a .yaml or config.json file", "", true},
-      {"batch", whole, "Sequences an iteration, over all ranks and micro-batches; required but for --new-tokens"},
+      {"batch", whole, "Sequences an iteration, over all ranks and micro-batches (default: 1 of each; not with --new-tokens)"},
       {"seq", text, "Tokens a sequence; or a list, one length for each micro-batch"},
       {"seq-distribution", text, "uniform:SHORTEST:LONGEST: a length for each micro-batch is drawn"},
       {"seed", whole, "Of --seq-distribution", "1"},

@@ -25,6 +25,7 @@ class ModelFields {
   std::optional<std::uint64_t> count(const std::string& key) const;
   // Of the first of these keys that is there; throws where none is.
   std::uint64_t count_of(std::initializer_list<const char*> keys) const;
+  std::optional<double> real(const std::string& key) const;
   std::optional<bool> flag(const std::string& key) const;
   std::optional<std::string> text(const std::string& key) const;
   std::optional<std::vector<std::string>> texts(const std::string& key) const;
@@ -55,7 +56,9 @@ void complete(ModelDescription& model, const ModelFields& fields);
 // What a map of quantization_config says. A method that is not known leaves `quantised` empty.
 void read_quantization(ModelDescription& model, const ModelFields& fields);
 
-// From a Hugging Face config.json.
+// From a Hugging Face config.json. Of a model that also sees or hears, the text model.
 ModelDescription model_of_config_json(const ModelFields& fields);
+// From the params.json that Meta and Mistral publish their own checkpoints with.
+ModelDescription model_of_params_json(const ModelFields& fields);
 
 }  // namespace tencache

@@ -162,6 +162,14 @@ std::uint64_t ModelFields::count_of(std::initializer_list<const char*> keys) con
   fail("", "key " + names + " is missing in a model");
 }
 
+std::optional<double> ModelFields::real(const std::string& key) const {
+  const auto node = find(key);
+  if (!node) return std::nullopt;
+  const auto value = node->IsScalar() ? parse_number(node->Scalar()) : std::nullopt;
+  if (!value) fail(key, key + ": " + describe(*node) + " is not a number");
+  return value;
+}
+
 std::optional<bool> ModelFields::flag(const std::string& key) const {
   const auto node = find(key);
   if (!node) return std::nullopt;
@@ -246,7 +254,10 @@ ModelDescription parse_model(std::string_view text, const std::string& file) {
   const ModelFields fields(file, load_yaml(text, file));
   if (fields.has("family")) return model_of_yaml(fields);
   if (fields.has("model_type")) return model_of_config_json(fields);
-  fields.fail("", "neither 'family', as in a model description, nor 'model_type', as in Hugging Face's config.json");
+  if (fields.has("dim") && fields.has("n_layers")) return model_of_params_json(fields);
+  fields.fail("",
+              "neither 'family', as in a model description, nor 'model_type', as in Hugging Face's config.json, nor "
+              "'dim' and 'n_layers', as in the params.json of Meta and Mistral");
 }
 
 std::string find_model_file(const std::string& name_or_file) {

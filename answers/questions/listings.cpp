@@ -173,6 +173,7 @@ Json model_json(const ModelDescription& model) {
                {"experts_per_token", model.experts_per_token},
                {"tied_embeddings", model.tied_embeddings},
                {"source", model.source}};
+  if (!model.read_as.empty()) json["read_as"] = model.read_as;
   if (model.published_parameters != 0) json["published_parameters"] = model.published_parameters;
   return json;
 }
@@ -204,6 +205,7 @@ Answered show_model(const std::string& name_or_file) {
   std::string text = fmt::format("{}, {} parameters in {} tensors{}\nsource: {}\n\n", model.name,
                                  with_commas(parameter_count(model, usual_head(model))), parameters.size(),
                                  model.published_parameters != 0 ? ", as published" : "", model.source);
+  if (!model.read_as.empty()) text += fmt::format("read as: {}\n\n", model.read_as);
   Table table({"parameter", "elements", "shape"});
   std::size_t more = 0;
   for (const ParameterShape& parameter : parameters) {

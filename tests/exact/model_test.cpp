@@ -218,6 +218,62 @@ TEST(ShippedModels, FamiliesNameTheirParametersAsHuggingFaceDoes) {
   EXPECT_EQ(find(falcon, "lm_head.weight"), nullptr);
 }
 
+// Of a model that also sees, the text model alone: what stands beside its section, it takes from there.
+TEST(ConfigJson, TheTextModelMayBeASection) {
+  const std::string text = R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
+      "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 100, "max_position_embeddings": 32)";
+  const ModelDescription plain =
+      parse_model(R"({"model_type": "qwen3", "tie_word_embeddings": true, )" + text + "}", "m/config.json");
+  const ModelDescription nested =
+      parse_model(R"({"model_type": "qwen3_vl", "tie_word_embeddings": true, "vision_config": {"hidden_size": 9},
+                      "text_config": {"model_type": "qwen3_vl_text", )" + text + "}}", "m/config.json");
+  EXPECT_EQ(parameter_count(nested, Head::language_model), parameter_count(plain, Head::language_model));
+  EXPECT_TRUE(nested.tied_embeddings && nested.query_key_norm);
+  EXPECT_TRUE(plain.read_as.empty());
+  EXPECT_EQ(nested.read_as,
+            "of 'qwen3_vl' the text model alone, which is in text_config; model_type 'qwen3_vl' is read as 'qwen3', "
+            "which it is by another name; vision_config is left out");
+  // As older files have it, beside its section.
+  const ModelDescription beside = parse_model(
+      R"({"model_type": "qwen2_5_vl", "vision_config": {}, "text_config": {}, )" + text + "}", "m/config.json");
+  EXPECT_TRUE(beside.attention_bias && !beside.attention_output_bias);
+  const ModelDescription llava =
+      parse_model(R"({"model_type": "llava", "text_config": {"model_type": "llama", )" + text + "}}", "m/config.json");
+  EXPECT_EQ(llava.family, ModelFamily::llama);
+}
+
+TEST(ConfigJson, SomeAreOthersByName) {
+  const std::string phi = R"("hidden_size": 3072, "num_hidden_layers": 32, "num_attention_heads": 32,
+      "num_key_value_heads": 32, "intermediate_size": 8192, "vocab_size": 32064, "max_position_embeddings": 4096,
+      "tie_word_embeddings": false)";
+  const ModelDescription model = parse_model(R"({"model_type": "phi3", )" + phi + "}", "phi-3-mini/config.json");
+  EXPECT_EQ(parameter_count(model, Head::language_model), 3'821'079'552u);  // as published
+  EXPECT_NE(model.read_as.find("'phi3' is read as 'llama'"), std::string::npos);
+  const ModelDescription mimo = parse_model(R"({"model_type": "mimo", )" + phi + "}", "mimo/config.json");
+  EXPECT_TRUE(mimo.attention_bias && !mimo.attention_output_bias);
+}
+
+// Llama's feed-forward block: 4·4096·2/3 = 10922, ·1.3 = 14198, up to a multiple of 1024: 14336.
+TEST(ConfigJson, ReadsParamsJson) {
+  const ModelDescription llama =
+      parse_model(R"({"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256,
+                      "multiple_of": 1024, "ffn_dim_multiplier": 1.3, "norm_eps": 1e-05})", "llama-3-8b/params.json");
+  EXPECT_EQ(llama.name, "llama-3-8b");
+  EXPECT_EQ(parameter_count(llama, Head::language_model), 8'030'261'248u);
+  const ModelDescription seven = parse_model(
+      R"({"dim": 4096, "multiple_of": 256, "n_heads": 32, "n_layers": 32, "norm_eps": 1e-06, "vocab_size": -1})",
+      "llama-7b/params.json");
+  EXPECT_EQ(parameter_count(seven, Head::language_model), 6'738'415'616u);
+  EXPECT_NE(seven.read_as.find("32000"), std::string::npos);
+  const ModelDescription mixtral =
+      parse_model(R"({"dim": 4096, "n_layers": 32, "head_dim": 128, "hidden_dim": 14336, "n_heads": 32,
+                      "n_kv_heads": 8, "vocab_size": 32000, "moe": {"num_experts": 8, "num_experts_per_tok": 2}})",
+                  "mixtral/params.json");
+  EXPECT_EQ(parameter_count(mixtral, Head::language_model), 46'702'792'704u);
+  EXPECT_THROW(parse_model(R"({"dim": 64, "n_layers": 2, "n_heads": 2, "vocab_size": 9, "moe_args": {}})", "params.json"),
+               Error);
+}
+
 // The two readers agree: the published config.json of these models (abridged) against our own files.
 TEST(ConfigJson, GivesTheShippedDescription) {
   const std::pair<const char*, const char*> cases[] = {
@@ -343,7 +399,13 @@ TEST(ModelFile, ErrorsSayWhereAndWhatIsValid) {
             "model.yaml:4: hidden is 99999999999; it must be from 1 to 262144");
   EXPECT_EQ(failure("{\"model_type\": \"t5\"}", "config.json"),
             "config.json:1: model_type 't5' is not supported; supported are bert, bloom, deepseek_v2, deepseek_v3, "
-            "falcon, gpt2, gpt_oss, granite, llama, mistral, mixtral, opt, qwen2, qwen3, qwen3_moe, vit");
+            "falcon, gpt2, gpt_oss, granite, llama, mistral, mixtral, opt, qwen2, qwen3, qwen3_moe, vit; `python -m "
+            "tencache_recorder --meta` records what transformers can build");
+  EXPECT_EQ(failure("{\"model_type\": \"gemma3\",\n\"text_config\": {\"hidden_size\": 8,\n\"model_type\": "
+                    "\"gemma3_text\"}}",
+                    "config.json")
+                .substr(0, 73),
+            "config.json:3: model_type 'gemma3_text' of text_config is not supported; ");
   EXPECT_EQ(failure("{\"model_type\": \"gpt_oss\", \"hidden_size\": 64, \"num_hidden_layers\": 2, \"vocab_size\": 9,\n"
                     "\"num_attention_heads\": 4, \"num_key_value_heads\": 4, \"intermediate_size\": 64,\n"
                     "\"max_position_embeddings\": 64, \"num_local_experts\": 4, \"num_experts_per_tok\": 2,\n"
@@ -355,7 +417,7 @@ TEST(ModelFile, ErrorsSayWhereAndWhatIsValid) {
             "config.json:1: key 'hidden_size' or 'n_embd' or 'n_embed' or 'd_model' is missing in a model");
   EXPECT_EQ(failure("hidden: 4\n"),
             "model.yaml:1: neither 'family', as in a model description, nor 'model_type', as in Hugging Face's "
-            "config.json");
+            "config.json, nor 'dim' and 'n_layers', as in the params.json of Meta and Mistral");
   EXPECT_NE(failure("{\"model_type\": \"opt\", "), "");
   EXPECT_EQ(failure("- a\n"), "model.yaml:1: expected a map with the keys of a model, found a list");
 }

@@ -111,6 +111,7 @@ struct ModelDescription {
   std::string quantisation;                // what its file says of it, for people; empty: nothing
   std::vector<std::string> unquantised;    // modules that it leaves out, as patterns (weight_format.h)
   std::string source;                      // where the figures come from
+  std::string read_as;                     // what of its file was taken for what, for people; empty: all as it stands
 
   bool has_experts(std::uint64_t layer) const { return experts != 0 && layer >= dense_layers; }
   std::uint64_t expert_width() const { return expert_intermediate != 0 ? expert_intermediate : intermediate; }

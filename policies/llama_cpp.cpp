@@ -3,7 +3,8 @@
 // --no-kv-offload).
 //
 // 1. gpu_layers (-ngl) of the model's layers, its last ones, live on the GPU, and one more than it has takes the head as
-//    well. The token embedding stays in CPU memory. cpu_moe (--n-cpu-moe): the experts of so many layers, its first
+//    well. The token embedding stays in CPU memory; a head that is tied to it has a copy of its own
+//    (TENSOR_DUPLICATED). cpu_moe (--n-cpu-moe): the experts of so many layers, its first
 //    ones, stay there too.
 // 2. Each op runs where its weights live; ops without weights where the last one before them did. The KV cache of a
 //    layer lives where its attention runs: with kv_offload=false (--no-kv-offload) all attention is the CPU's.
@@ -106,25 +107,40 @@ class LlamaCpp final : public Policy {
     if (cpu == no_tier) {
       throw Error("policy 'llama-cpp' needs a machine with CPU memory; '" + machine.name + "' has none");
     }
-    layout.start = start_in(trace, homes_of(trace, machine), layout.chunk_bytes);
+    const Model model(trace);
+    const Homes homes = homes_of(trace, machine, model, split_of(trace, machine, model));
+    layout.start = start_in(trace, homes.of, layout.chunk_bytes);
+    std::size_t chunk = 0;
+    for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
+      const Bytes bytes = trace.tensors[tensor].bytes;
+      const std::size_t chunks =
+          layout.chunk_bytes == 0 ? 1 : (bytes + layout.chunk_bytes - 1) / layout.chunk_bytes;
+      for (std::size_t i = 0; homes.copied[tensor] != 0 && i < chunks; ++i) layout.start[chunk + i] |= 1u;
+      chunk += chunks;
+    }
     return layout;
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) {
-      homes_ = homes_of(view.program->trace, view.machine);
-      count_misplaced(view.program->trace, view.machine);
+      const Trace& trace = view.program->trace;
+      const Model model(trace);
+      const Split split = split_of(trace, view.machine, model);
+      homes_ = homes_of(trace, view.machine, model, split);
+      count_misplaced(trace, model, split);
+      say_split(model, split);
       return;
     }
     if (event.device != Device::gpu) return;
     for (const Use& use : event.uses) {
       const TensorId known = use.tensor == none ? none : view.program_tensor(use.tensor);
-      const TierId home = known == none || homes_.empty() ? no_tier : homes_[known];
-      if (home != no_tier && home != 0) actions.evict(use.tensor, home);
+      const TierId home = known == none || homes_.of.empty() ? no_tier : homes_.of[known];
+      if (home != no_tier && home != 0 && homes_.copied[known] == 0) actions.evict(use.tensor, home);
     }
   }
 
   void notes(std::vector<std::string>& notes) const override {
+    if (!split_note_.empty()) notes.push_back(split_note_);
     if (misplaced_ == 0) return;
     notes.push_back(std::to_string(misplaced_) +
                     " ops that llama.cpp computes on the CPU run on the GPU, since the trace does not let them move; "
@@ -136,11 +152,28 @@ class LlamaCpp final : public Policy {
   }
 
  private:
-  void count_misplaced(const Trace& trace, const MachineSpec& machine) {
-    const Model model(trace);
+  // By tensor: the home of weights and caches, and whether the GPU has a copy of what is at home below it.
+  struct Homes {
+    std::vector<TierId> of;
+    std::vector<std::uint8_t> copied;
+  };
+
+  // Where `fit` took fewer layers than asked for.
+  void say_split(const Model& model, const Split& split) {
+    const std::size_t asked = std::min<std::size_t>(gpu_layers_, model.layers() + 1);
+    const std::size_t placed = split.gpu_layers + (split.head ? 1 : 0);
+    split_note_.clear();
+    if (placed == asked && split.cpu_moe <= cpu_moe_) return;
+    split_note_ = std::to_string(split.gpu_layers) + " of " + std::to_string(model.layers()) +
+                  " layers fit on the GPU" + (split.head ? " with the output" : "") + ": -ngl " +
+                  std::to_string(placed);
+    if (split.cpu_moe > 0) split_note_ += " --n-cpu-moe " + std::to_string(split.cpu_moe);
+  }
+
+  void count_misplaced(const Trace& trace, const Model& model, const Split& split) {
     std::vector<Device> devices;
     for (const Op& op : trace.ops) devices.push_back(op.device);
-    place_ops(trace, model, split_of(trace, machine, model), devices);
+    place_ops(trace, model, split, devices);
     misplaced_ = 0;
     for (OpIndex op = 0; op < trace.ops.size(); ++op) misplaced_ += devices[op] != trace.ops[op].device ? 1 : 0;
   }
@@ -185,23 +218,25 @@ class LlamaCpp final : public Policy {
     return 0;
   }
 
-  std::vector<TierId> homes_of(const Trace& trace, const MachineSpec& machine) const {
-    const Model model(trace);
-    const Split split = split_of(trace, machine, model);
+  Homes homes_of(const Trace& trace, const MachineSpec& machine, const Model& model, const Split& split) const {
     const TierId cpu = machine.tier_of(Device::cpu);
     const TierId storage = first_storage(machine) != no_tier ? first_storage(machine) : cpu;
     Bytes in_cpu = 0;
-    std::vector<TierId> homes(trace.tensors.size(), no_tier);
+    Homes homes{std::vector<TierId>(trace.tensors.size(), no_tier),
+                std::vector<std::uint8_t>(trace.tensors.size(), 0)};
     for (OpIndex index = 0; index < trace.ops.size(); ++index) {
       const std::int64_t layer = model.layer_of(index);
       const auto visit = [&](TensorId tensor) {
-        if (homes[tensor] != no_tier) return;
         const Tensor& known = trace.tensors[tensor];
-        if (known.role == Role::kv_cache) {
-          homes[tensor] = model.on_gpu(layer, false, split) && kv_offload_ ? TierId{0} : cpu;
+        TierId& home = homes.of[tensor];
+        if (home != no_tier) {
+          const bool tied = layer == Model::head && home != 0 && known.persistent && is_weight(trace, tensor);
+          if (tied && split.head) homes.copied[tensor] = 1;
+        } else if (known.role == Role::kv_cache) {
+          home = model.on_gpu(layer, false, split) && kv_offload_ ? TierId{0} : cpu;
         } else if (is_weight(trace, tensor)) {
           const bool there = model.on_gpu(layer, known.role == Role::expert, split);
-          homes[tensor] = there ? TierId{0} : in_cpu + known.bytes <= machine.tiers[cpu].capacity ? cpu : storage;
+          home = there ? TierId{0} : in_cpu + known.bytes <= machine.tiers[cpu].capacity ? cpu : storage;
           if (!there) in_cpu += known.bytes;
         }
       };
@@ -289,7 +324,8 @@ class LlamaCpp final : public Policy {
   std::uint64_t gpu_layers_ = 999, cpu_moe_ = 0, offload_from_ = 32;
   bool kv_offload_ = true, fit_ = true;
   std::string overflow_ = "oom";
-  std::vector<TierId> homes_;  // by tensor
+  Homes homes_;
+  std::string split_note_;
   std::size_t misplaced_ = 0;  // ops
 };
 

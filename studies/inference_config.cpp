@@ -25,6 +25,22 @@ std::string module_of(std::string_view weight) {
   return std::string(weight.substr(0, weight.rfind('.')));
 }
 
+// Where a tensor starts, a bit for each tier.
+using TensorStart = std::pair<TensorId, std::uint8_t>;
+
+// Of all tensors of which the layout says it; in pieces, of the first one.
+std::vector<TensorStart> starts_of(const Trace& trace, const Layout& layout) {
+  std::vector<TensorStart> starts;
+  std::size_t chunk = 0;
+  for (TensorId id = 0; id < trace.tensors.size(); ++id) {
+    const std::uint8_t start = layout.start.at(chunk);
+    const Bytes bytes = trace.tensors[id].bytes;
+    chunk += layout.chunk_bytes == 0 ? 1 : (bytes + layout.chunk_bytes - 1) / layout.chunk_bytes;
+    if (start != 0) starts.emplace_back(id, start);
+  }
+  return starts;
+}
+
 OrderedJson device_of(const MachineSpec& machine, TierId tier) {
   if (tier == 0) return 0;
   switch (machine.tiers[tier].kind) {
@@ -50,13 +66,10 @@ WrittenConfig write_device_map(const std::string& policy, const std::map<std::st
   const Trace& lowered = program.trace;
   const Layout layout = made.policy->layout(machine, &program);
   OrderedJson map = OrderedJson::object();
-  std::size_t chunk = 0;
   std::vector<OrderedJson> devices(lowered.tensors.size());
-  for (TensorId id = 0; id < lowered.tensors.size(); ++id) {
+  for (const auto& [id, start] : starts_of(lowered, layout)) {
     const Tensor& tensor = lowered.tensors[id];
-    const std::uint8_t start = layout.start.at(chunk);
-    chunk += layout.chunk_bytes == 0 ? 1 : (tensor.bytes + layout.chunk_bytes - 1) / layout.chunk_bytes;
-    if (tensor.role != Role::parameter || start == 0) continue;
+    if (tensor.role != Role::parameter) continue;
     devices[id] = device_of(machine, static_cast<TierId>(std::countr_zero(start)));
     map[module_of(lowered.name(tensor))] = devices[id];
   }
@@ -125,11 +138,44 @@ WrittenConfig write_flexgen_arguments(const std::map<std::string, std::string>& 
   return {text + "\n", {}};
 }
 
-WrittenConfig write_llama_cpp_arguments(const std::map<std::string, std::string>& settings) {
-  std::string text = "-ngl " + settings.at("gpu_layers");
-  if (settings.at("cpu_moe") != "0") text += " --n-cpu-moe " + settings.at("cpu_moe");
+WrittenConfig write_llama_cpp_arguments(const std::string& policy, const std::map<std::string, std::string>& settings,
+                                        const Trace& trace, const MachineSpec& machine) {
+  const MadePolicy made = make_policy(policy, settings);
+  const Program program = lower(trace, *made.policy, machine);
+  const std::vector<TensorStart> starts = starts_of(program.trace, made.policy->layout(machine, &program));
+  // Layers by what of them starts on the GPU: experts apart from the rest.
+  struct Layer {
+    bool on_gpu = true, has_experts = false, experts_on_gpu = true;
+  };
+  std::map<std::string, Layer, std::less<>> layers;
+  bool head_on_gpu = true;
+  for (const auto& [id, start] : starts) {
+    const Tensor& tensor = program.trace.tensors[id];
+    if (!is_weight(tensor.role)) continue;
+    const std::string_view name = program.trace.name(tensor), layer_name = layer_of_module(name);
+    const bool there = (start & 1u) != 0;
+    if (layer_name.size() == name.size()) {  // in no layer: token embeddings begin the program
+      head_on_gpu = there;
+      continue;
+    }
+    Layer& layer = layers[std::string(layer_name)];
+    bool& all = tensor.role == Role::expert ? layer.experts_on_gpu : layer.on_gpu;
+    layer.has_experts = layer.has_experts || tensor.role == Role::expert;
+    all = all && there;
+  }
+  std::size_t placed = 0, moved_experts = 0;
+  for (const auto& [name, layer] : layers) {
+    placed += layer.on_gpu ? 1 : 0;
+    moved_experts += layer.has_experts && layer.on_gpu && !layer.experts_on_gpu ? 1 : 0;
+  }
+  const std::size_t below = layers.size() - placed;
+  std::string text = "-ngl " + std::to_string(placed + (below == 0 && head_on_gpu ? 1 : 0));
+  if (moved_experts != 0) text += " --n-cpu-moe " + std::to_string(below + moved_experts);
   if (settings.at("kv_offload") == "false") text += " --no-kv-offload";
-  return {text + "\n", {}};
+  std::string remark = std::to_string(placed) + " of " + std::to_string(layers.size()) + " layers are placed on the GPU";
+  if (moved_experts != 0) remark += ", the experts of " + std::to_string(below + moved_experts) + " in CPU memory";
+  if (below == 0) remark += head_on_gpu ? ", and the output" : ", the output is not";
+  return {text + "\n", {remark}};
 }
 
 }  // namespace tencache

@@ -158,7 +158,9 @@ constexpr ConfigWriter config_writers[] = {
     {"--llama-cpp", "The same of policy llama-cpp, as arguments of llama.cpp: -ngl, --n-cpu-moe, --no-kv-offload",
      [](const ConfigSource& source) {
        require(source, "--llama-cpp", &Counterparts::llama_cpp);
-       return write_llama_cpp_arguments(source.resolved);
+       return source.trace == nullptr
+                  ? WrittenConfig()
+                  : write_llama_cpp_arguments(source.policy, source.resolved, *source.trace, *source.machine);
      }},
 };
 

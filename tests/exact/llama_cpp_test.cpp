@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "policies/registry.h"
 #include "sim/simulate.h"
@@ -78,8 +80,35 @@ TEST(LlamaCpp, FitsWhatItCan) {
   const Ran two = run({}, machine_of(2 * 855 + 100), block.trace);
   ASSERT_TRUE(two.result.fits) << two.result.misfit;
   EXPECT_EQ(two.on_cpu, 2u * 5 * 2);
+  EXPECT_THAT(two.result.policy_notes, testing::ElementsAre("2 of 4 layers fit on the GPU: -ngl 2"));
   const Ran all = run({{"fit", "false"}}, machine_of(2 * 855 + 100), block.trace);
   EXPECT_THAT(all.result.misfit, HasSubstr("out of memory"));
+}
+
+// A head that reads the token embedding has a copy of it on the GPU: it is looked up on the CPU, and never crosses.
+TEST(LlamaCpp, ATiedHeadHasItsOwnCopy) {
+  SmallBlock block(2, 1, Device::gpu, true);
+  Trace& trace = block.trace;
+  const TensorId embedding = trace.add_tensor("embed", 1000, Role::parameter, true);
+  const auto add = [&](const char* module, Phase phase) {
+    Op op = make_op(trace, module, module, phase, 10);
+    op.kernel = trace.kernels.intern({.kind = KernelKind::elementwise});
+    op.placeable = true;
+    op.bytes = 100;
+    trace.add_op(op, std::vector<TensorId>{embedding},
+                 std::vector<TensorId>{trace.add_tensor("t", 4, Role::activation, false)});
+  };
+  add("lm_head", Phase::decode);
+  add("embed", Phase::prefill);
+  std::rotate(trace.ops.begin(), trace.ops.end() - 1, trace.ops.end());
+  const Ran ran = run({}, machine_of(100'000), trace);
+  ASSERT_TRUE(ran.result.fits) << ran.result.misfit;
+  EXPECT_EQ(ran.on_cpu, 1u);  // the lookup
+  EXPECT_EQ(ran.result.window.links[0].bytes, 0u);
+  EXPECT_GE(ran.result.peak_bytes[0], 2 * 800u + 1000);
+  EXPECT_GE(ran.result.peak_bytes[1], 1000u);
+  // Without it on the GPU, it is computed where it lives.
+  EXPECT_EQ(run({{"gpu_layers", "2"}}, machine_of(100'000), trace).on_cpu, 2u);
 }
 
 TEST(LlamaCpp, CachesMayStayInCpuMemory) {

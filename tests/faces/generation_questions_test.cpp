@@ -39,6 +39,32 @@ class GenerationQuestions : public CommandLine {
   }
 };
 
+// 12 layers of 14.2 MB beside an embedding of 77 MB, which llama.cpp has a second time on the GPU for the head.
+TEST_F(GenerationQuestions, LlamaCppIsToldTheLayersThatWerePlaced) {
+  const auto ask_for = [&](const char* command, const char* memory, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {command, "--model", "gpt2", "--new-tokens", "4", "--prompt", "16", "-p",
+                                      "llama-cpp", "-m", "rtx-4090", "--placeable", "all", "--gpu-memory", memory};
+    words.insert(words.end(), more.begin(), more.end());
+    const Answer answer = run(words);
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    return answer;
+  };
+  const Answer part = ask_for("tune", "100MiB", {"--llama-cpp", "args.txt", "--budget", "1"});
+  const Json notes = ask_for("replay", "100MiB", {"--json"}).json()["policy_notes"];
+  const std::string args = content(path("args.txt"));
+  const int layers = std::stoi(args.substr(args.find(' ') + 1));
+  EXPECT_GT(layers, 3);
+  EXPECT_LT(layers, 8);  // of 100 MiB at most seven
+  EXPECT_EQ(args, "-ngl " + std::to_string(layers) + "\n");
+  EXPECT_THAT(part.err, HasSubstr(std::to_string(layers) + " of 12 layers are placed on the GPU"));
+  EXPECT_THAT(notes.dump(), HasSubstr(std::to_string(layers) + " of 12 layers fit on the GPU: -ngl"));
+  const Answer all = ask_for("tune", "2GiB", {"--llama-cpp", "args.txt", "--budget", "1"});
+  EXPECT_EQ(content(path("args.txt")), "-ngl 13\n");
+  EXPECT_THAT(all.err, HasSubstr("12 of 12 layers are placed on the GPU, and the output"));
+  // The tied head's copy: nothing but what each token's lookup gives crosses.
+  EXPECT_LT(ask_for("replay", "2GiB", {"--json"}).json()["generation"]["traffic_bytes_per_token"]["h2d"], 1e6);
+}
+
 TEST_F(GenerationQuestions, AResultHasItsTimesPerToken) {
   for (const auto& [order, passes] : {std::pair("zigzag", 1), {"row", 2}}) {
     const Json result = run(ask("replay", "zero-inference", {"--json"}, {"--block", "2x2", "--order", order})).json();

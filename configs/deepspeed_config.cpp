@@ -14,6 +14,7 @@
 #include "configs/yaml_layers.h"
 #include "core/error.h"
 #include "core/parse_number.h"
+#include "core/text.h"
 #include "core/units.h"
 #include "policies/registry.h"
 #include "traces/file/file_io.h"
@@ -112,6 +113,9 @@ class Reader {
     if (document.contains("aio")) put_right("aio", document["aio"]);
     read_stage(stages);
     read_shape(document);
+    if (const char* hpz = "zero_hpz_partition_size"; config_.stage == 3 && stages.contains(hpz)) {
+      if (const auto ranks = count_of(hpz, stages[hpz]); ranks && *ranks > 1) config_.second_copy_ranks = *ranks;
+    }
     document[section] = std::move(stages);
     say_unused(document);
     config_.document = std::move(document);
@@ -227,6 +231,11 @@ class Reader {
     } else if (value.is_string()) {
       number = parse_number(value.get_ref<const std::string&>()).value_or(-1);
     }
+    constexpr double product = 1000;  // 0.9 × hidden × hidden and the like
+    if (number > product && number != std::floor(number)) {
+      warn(named(key) + " is " + value.dump() + ", which DeepSpeed refuses by now: taken without its fraction");
+      number = std::floor(number);
+    }
     if (!(number >= 0) || number != std::floor(number)) {
       fail(named(key) + " is " + value.dump() + "; write a whole number such as 50000000 or 5e7");
     }
@@ -333,6 +342,7 @@ class Reader {
       for (const auto& [key, value] : map.items()) {
         const bool used = key == "stage" || key == param || key == optimizer || key == "nvme_path" ||
                           (section != zero && key == "device") ||
+                          (key == "zero_hpz_partition_size" && config_.second_copy_ranks != 0) ||
                           // Only stage 3 is simulated by its keys: stages 1 and 2 ignore them, but for the bucket,
                           // which takes memory and no time.
                           (config_.stage == 3 && std::ranges::any_of(used_keys, [&, &name = key](const UsedKey& k) {
@@ -358,35 +368,68 @@ class Reader {
 
 Json json_of_scalar(const YAML::Node& node) {
   std::uint64_t whole = 0;
+  double number = 0;
   bool truth = false;
+  if (node.Tag() == "!") return node.Scalar();  // in quotes
   if (YAML::convert<std::uint64_t>::decode(node, whole)) return whole;
   if (YAML::convert<bool>::decode(node, truth)) return truth;
+  if (YAML::convert<double>::decode(node, number) && std::isfinite(number)) return number;
   return node.Scalar();
 }
 
-Json document_of_accelerate(const std::string& text, const std::string& file) {
-  const YAML::Node root = load_yaml(text, file);
+// A section of DeepSpeed's settings, or an error that says what the file is instead.
+YAML::Node plugin_of(const YAML::Node& root, const std::string& file) {
   const YAML::Node plugin = root.IsMap() ? root["deepspeed_config"] : YAML::Node();
-  if (!plugin || !plugin.IsMap()) throw Error(file, 0, "has no section deepspeed_config, as Accelerate's YAML has");
+  if (plugin && plugin.IsMap() && plugin.size() > 0) return plugin;
+  const YAML::Node fsdp = root.IsMap() ? root["fsdp_config"] : YAML::Node();
+  if (fsdp && fsdp.IsMap() && fsdp.size() > 0) {
+    throw Error(file, line_of(fsdp),
+                "configures FSDP, not DeepSpeed: `tencache fit --with fsdp=" + file +
+                    "` judges it, and `tencache tune --fsdp` writes one, of policy " +
+                    join(policies_with([](const Counterparts& others) { return others.fsdp != nullptr; })));
+  }
+  throw Error(file, 0, "has no section deepspeed_config, as Accelerate's YAML has");
+}
+
+Json document_of_accelerate(const std::string& text, const std::string& file, std::vector<std::string>& warnings) {
+  const YAML::Node root = load_yaml(text, file);
+  const YAML::Node plugin = plugin_of(root, file);
+  const YAML::Node machines = root["num_machines"];
+  if (machines && machines.IsScalar() && machines.Scalar() != "1") {
+    warnings.push_back("'num_machines' is " + machines.Scalar() + ": several hosts are not modelled, one is simulated");
+  }
   if (plugin["deepspeed_config_file"]) {
     const std::filesystem::path path = plugin["deepspeed_config_file"].Scalar();
     const std::string other = (path.is_absolute() ? path : std::filesystem::path(file).parent_path() / path).string();
     return parse_lenient_json(read_file(other), other);
   }
   Json document = Json::object(), stages = Json::object();
+  std::vector<std::string> without_effect;
   for (const auto& entry : plugin) {
     const std::string key = entry.first.Scalar();
     if (!entry.second.IsScalar() || entry.second.Scalar() == "none") continue;
     const Json value = json_of_scalar(entry.second);
-    if (key == "zero_stage") stages["stage"] = value;
-    for (const std::string_view section : {param, optimizer}) {
-      for (const char* part : {"device", "nvme_path"}) {
-        if (key == std::string(section) + "_" + part) stages[std::string(section)][part] = value;
+    if (key == "zero_stage") {
+      stages["stage"] = value;
+    } else if (key == "zero3_save_16bit_model") {
+      stages["stage3_gather_16bit_weights_on_model_save"] = value;
+    } else if (key == "gradient_accumulation_steps" || key == "gradient_clipping" ||
+               key == "zero_force_ds_cpu_optimizer") {
+      document[key] = value;
+    } else {
+      bool taken = false;
+      for (const std::string_view section : {param, optimizer}) {
+        for (const char* part : {"device", "nvme_path"}) {
+          if (key != std::string(section) + "_" + part) continue;
+          stages[std::string(section)][part] = value;
+          taken = true;
+        }
       }
+      if (!taken) without_effect.push_back(key);
     }
-    for (const char* same : {"gradient_accumulation_steps", "gradient_clipping"}) {
-      if (key == same) document[same] = value;
-    }
+  }
+  if (!without_effect.empty()) {
+    warnings.push_back("what is simulated does not depend on " + join(without_effect) + ", which only Accelerate reads");
   }
   document[std::string(zero)] = std::move(stages);
   if (root["mixed_precision"] && root["mixed_precision"].IsScalar()) {
@@ -404,7 +447,11 @@ constexpr Bytes maximum_bytes = 16 * MiB;
 
 DeepSpeedConfig parse(const std::string& text, const std::string& file, std::uint64_t shards, bool any) {
   const bool yaml = file.ends_with(".yaml") || file.ends_with(".yml");
-  return Reader(file, shards, any).read(yaml ? document_of_accelerate(text, file) : parse_lenient_json(text, file));
+  std::vector<std::string> warnings;
+  Json document = yaml ? document_of_accelerate(text, file, warnings) : parse_lenient_json(text, file);
+  DeepSpeedConfig config = Reader(file, shards, any).read(std::move(document));
+  config.warnings.insert(config.warnings.begin(), warnings.begin(), warnings.end());
+  return config;
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ struct DeepSpeedConfig {
   std::map<std::string, std::string> settings;  // of its options, those that the file says
   std::string precision;                        // "bf16", "fp16"; empty: not said
   std::uint64_t micro_batch = 0;                // a rank's; 0: not said
+  // ZeRO++: so many ranks keep a second 16-bit copy of all parameters on their GPUs between them; 0: none does.
+  std::uint64_t second_copy_ranks = 0;
   std::vector<std::string> warnings;            // a sentence each
   nlohmann::ordered_json document;              // as read, keys put right: what is written again
 };

@@ -98,6 +98,15 @@ void write_batch(const TrainingShape& shape, Json& document, std::vector<std::st
 
 void write_shape(const TrainingShape& shape, Json& document, std::vector<std::string>& remarks) {
   const std::string& precision = shape.precision;
+  // "auto" is the Trainer's, which is told the precision elsewhere.
+  for (const char* key : {"bf16", "bfloat16", "fp16"}) {
+    const Json& section = document.contains(key) ? document[key] : Json();
+    if (!section.is_object() || section.value("enabled", Json()) != "auto") continue;
+    if (!precision.empty() && precision != key) {
+      remarks.push_back(std::string(key) + ".enabled stays \"auto\"; the trace is of " + precision);
+    }
+    return write_batch(shape, document, remarks);
+  }
   if (precision == "bf16" || precision == "fp16" || precision == "fp32" || precision == "tf32") {
     for (const char* other : {"bf16", "bfloat16", "fp16"}) {
       if (precision != other) document.erase(other);

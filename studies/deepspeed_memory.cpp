@@ -52,6 +52,10 @@ ModelShape model_shape(const Trace& trace) {
   return model;
 }
 
+Bytes second_copy_bytes(std::uint64_t ranks, const ModelShape& model) {
+  return ranks == 0 ? 0 : model.element_bytes * model.parameters * model.shards / ranks;
+}
+
 std::optional<DeepSpeedMemory> deepspeed_memory(const std::string& policy, const Settings& resolved,
                                                 const ModelShape& model) {
   const Counterparts counterparts = counterparts_of(policy);

@@ -196,11 +196,10 @@ void judge_deepspeed(SystemVerdict& verdict, const std::string& file, const Work
   const Bytes bucket = config.stage == 0 ? 0 : options.reduce_bucket.value_or(0) * model.element_bytes;
   const bool twice = config.stage < 3 && flag_at(stages, "overlap_comm", false);
   Bytes reserved = (ranks == 1 ? bucket : 0) + (twice ? bucket : 0);
-  if (const auto hpz = count_at(stages, "zero_hpz_partition_size"); config.stage == 3 && hpz && *hpz > 1) {
-    const std::uint64_t all = model.parameters * model.shards;
-    reserved += model.element_bytes * all / *hpz;
-    verdict.assumed.push_back("zero_hpz_partition_size " + std::to_string(*hpz) + ": a second 16-bit copy, " +
-                              format_bytes(model.element_bytes * all / *hpz) + " a GPU");
+  if (const Bytes copy = second_copy_bytes(config.second_copy_ranks, model); copy > 0) {
+    reserved += copy;
+    verdict.assumed.push_back("zero_hpz_partition_size " + std::to_string(config.second_copy_ranks) +
+                              ": a second 16-bit copy, " + format_bytes(copy) + " a GPU");
   }
   const auto& devices = config.settings;
   if (config.policy.empty()) {
@@ -261,6 +260,10 @@ void judge_fsdp(SystemVerdict& verdict, const std::string& file, const Workload&
     const YAML::Node root = load_yaml(read_file(file, 16 * MiB), file);
     const YAML::Node plugin = root.IsMap() && root["fsdp_config"] ? root["fsdp_config"] : root;
     if (!plugin.IsMap()) throw Error(file, 0, "has no section fsdp_config, as Accelerate's YAML has");
+    const YAML::Node deepspeed = root["deepspeed_config"];
+    if (root["zero_optimization"] || (deepspeed && deepspeed.IsMap() && deepspeed.size() > 0)) {
+      throw Error(file, 0, "configures DeepSpeed, not FSDP: give it as --with deepspeed=" + file);
+    }
     const auto is = [&](const char* key, bool standard) {
       return plugin[key] && plugin[key].IsScalar() ? plugin[key].Scalar() == "true" || plugin[key].Scalar() == "True"
                                                    : standard;

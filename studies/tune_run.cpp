@@ -106,10 +106,25 @@ BlockKnobs block_knobs(const TuneRequest& request, const Settings& over) {
   return block;
 }
 
+// Sizes of weights on the GPU and in CPU memory are tried as shares of what the machine has.
+void set_shares_of_tiers(std::vector<Knob>& knobs, const MachineSpec& machine) {
+  for (Knob& knob : knobs) {
+    const bool gpu = knob.name.starts_with("gpu_"), cpu = knob.name.starts_with("cpu_");
+    const TierId tier = machine.tier_of(gpu ? Device::gpu : Device::cpu);
+    if (knob.unit != "bytes" || !(gpu || cpu) || tier == no_tier || machine.tiers[tier].capacity == unlimited) continue;
+    std::erase_if(knob.values, [](const std::string& value) { return value.ends_with("B"); });  // words stay
+    for (const Bytes eighths : {1u, 2u, 4u, 6u}) {
+      const Bytes size = machine.tiers[tier].capacity / 8 * eighths;
+      if (size >= MiB) add_value(knob, std::to_string(size / MiB) + "MiB");
+    }
+  }
+}
+
 // The policy's knobs but those that --set fixes; with the values of --over, and without devices that are not there.
 std::vector<Knob> knobs_to_turn(const PolicyInfo& policy, const TuneRequest& request, const Settings& fixed,
                                 const MachineSpec& machine) {
   std::vector<Knob> knobs = knobs_of(policy);
+  set_shares_of_tiers(knobs, machine);
   std::erase_if(knobs, [&](const Knob& knob) { return fixed.contains(knob.name); });
   if (!has_nvme(machine)) {
     for (Knob& knob : knobs) std::erase(knob.values, "nvme");
@@ -223,14 +238,34 @@ Measured simulate_candidate(const Tuned& tuned, const std::vector<std::vector<Tr
   }
 }
 
-// The start with values that --over leaves out: simulated beside the search, so that it is never the best.
-void add_outside_start(Tuned& tuned, const TuneProblem& problem, const Settings& over) {
+bool is_knob(const Tuned& tuned, const std::string& name) {
+  return std::ranges::find(tuned.knobs, name, &Knob::name) != tuned.knobs.end();
+}
+
+// Whether the start, as a candidate, has another value of an option that is no knob, as the size of swap buffers is.
+bool differs_as_candidate(const Tuned& tuned, const TuneProblem& problem) {
+  Settings settings = problem.fixed;
+  for (const auto& [name, value] : *tuned.start) {
+    if (is_knob(tuned, name) && tuned.defaults.at(name) != value) settings.emplace(name, value);
+  }
+  problem.complete(settings);
+  return std::ranges::any_of(*tuned.start, [&](const auto& said) {
+    if (is_knob(tuned, said.first) || problem.fixed.contains(said.first)) return false;
+    const auto at = settings.find(said.first);
+    return (at == settings.end() ? tuned.defaults.at(said.first) : at->second) != said.second;
+  });
+}
+
+// The start with values that --over leaves out, or that no candidate has: simulated beside the search, so that it is
+// never the best.
+void add_outside_start(Tuned& tuned, const TuneProblem& problem) {
   Candidate start;
   start.settings = problem.fixed;
   for (const auto& [name, value] : *tuned.start) {
-    const bool turned = over.contains(name) || std::ranges::find(tuned.knobs, name, &Knob::name) != tuned.knobs.end();
-    if (!turned || tuned.defaults.at(name) == value) continue;
+    // What completes settings leaves alone what they say.
+    if (problem.fixed.contains(name) || (is_knob(tuned, name) && tuned.defaults.at(name) == value)) continue;
     start.settings[name] = value;
+    if (tuned.defaults.at(name) == value) continue;
     ++start.changed;
   }
   problem.complete(start.settings);
@@ -338,7 +373,7 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
       throw Error("--max-tpot: " + workload.scenario.trace.file + " is no text generation");
     }
   }
-  bool outside = false;  // the start has a value that --over leaves out
+  bool outside = false;  // the start has a value that no candidate has
   if (start) {
     // What the start says and is no knob holds for every candidate.
     tuned.start = *start;
@@ -372,6 +407,7 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
   std::uint64_t largest_parameter = 0;
   for (const ModelShape& model : tuned.models) largest_parameter = std::max(largest_parameter, model.largest_parameter);
   problem.complete = [&](Settings& settings) { complete(request.policy, largest_parameter, settings); };
+  outside = outside || (start && differs_as_candidate(tuned, problem));
   problem.measure = [&](const Settings& settings, std::size_t workload, std::size_t copy) {
     return simulate_candidate(tuned, jittered_copies, settings, workload, copy);
   };
@@ -383,8 +419,11 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
   ProgressOfTune progress;
   options.progress = [&progress](std::uint64_t done, std::uint64_t budget) { progress.show(done, budget); };
   tuned.result = tune(problem, options);
-  if (start) tuned.start_candidate = tuned.result.starts.front();
-  if (outside) add_outside_start(tuned, problem, over);
+  if (outside) {
+    add_outside_start(tuned, problem);
+  } else if (start) {
+    tuned.start_candidate = tuned.result.starts.front();
+  }
   tuned.run_seconds = seconds_since(begin);
   return tuned;
 }

@@ -235,12 +235,32 @@ std::optional<DeepSpeedConfig> start_of(TuneRequest& request) {
   if (!start.precision.empty() && !precision.empty() && start.precision != precision) {
     remark(fmt::format("{}: trains in {}, the trace is of {}", request.from_deepspeed, start.precision, precision));
   }
+  if (const Bytes copy = second_copy_bytes(start.second_copy_ranks, model_shape(trace)); copy > 0) {
+    const Bytes room = load_machine(first.machine).tiers.front().capacity;
+    remark(fmt::format("{}: zero_hpz_partition_size {} keeps a second 16-bit copy, {} of each GPU's memory; no time is "
+                       "gained by it in what is simulated",
+                       request.from_deepspeed, start.second_copy_ranks, format_bytes(copy)));
+    if (room != unlimited) request.scenario.machine.gpu_memory = std::to_string(room > copy ? room - copy : 1);
+  }
   if (request.policy.empty()) request.policy = start.policy;
   if (request.policy != start.policy) {
     throw Error(request.from_deepspeed, 0,
                 fmt::format("is of policy {}, not of {}; leave --policy out", start.policy, request.policy));
   }
   return start;
+}
+
+// Settings that a simulation may spill to storage, while DeepSpeed ends. Those of the best count where they are written.
+void say_cpu_memory(const TuneRequest& request, const Tuned& tuned, bool written) {
+  const auto say = [&](const std::string& whose, const Candidate& candidate) {
+    for (std::size_t w = 0; w < tuned.workloads.size(); ++w) {
+      const auto memory = deepspeed_memory(request.policy, tuned.of_policy(tuned.resolved(candidate)), tuned.models[w]);
+      const std::string note = memory ? deepspeed_memory_note(*memory, tuned.workloads[w].machine) : "";
+      if (!note.empty()) return remark(whose + ": " + note);
+    }
+  };
+  if (tuned.start_candidate) say(request.from_deepspeed, tuned.result.candidates[*tuned.start_candidate]);
+  if (written && tuned.best().fits) say("the best", tuned.best());
 }
 
 Answered tune_policy(const TuneQuestion& asked, const Json& command) {
@@ -257,6 +277,7 @@ Answered tune_policy(const TuneQuestion& asked, const Json& command) {
   const Tuned tuned = run_tune(request, start ? std::optional(start->settings) : std::nullopt);
   if (!asked.csv.empty()) write_file(asked.csv, table_csv(candidates_table(tuned)));
   if (tuned.best().fits) write_configurations(asked, tuned, start ? &*start : nullptr);
+  say_cpu_memory(request, tuned, !asked.configs.at("--deepspeed").empty());
   Answered answer = answered(tune_answer(tuned), tuned.best().fits, command);
   if (!asked.csv.empty()) {
     answer.text_remarks = {fmt::format("{} candidates in {}", tuned.result.candidates.size(), asked.csv)};

@@ -40,6 +40,18 @@ TEST(LenientJson, TakesWhatPeopleWrite) {
   EXPECT_EQ(json, Json::parse(R"({"a":[1,2],"b":{"c":true,"d":null},"e":"// no comment, True, # \" ,}"})"));
 }
 
+TEST(LenientJson, TakesADictionaryOfAScript) {
+  EXPECT_EQ(parse_lenient_json("# a script\nds_config = {\n 'a': True,\n 'it\\'s \"so\"': None,\n}\n", "ds.py"),
+            Json::parse(R"({"a": true, "it's \"so\"": null})"));
+  const auto expect = [](const std::string& text, const std::string& place, const std::string& expression) {
+    EXPECT_THAT([&] { parse_lenient_json(text, "ds.py"); },
+                ThrowsMessage<Error>(AllOf(HasSubstr(place), HasSubstr("'" + expression + "' is Python"))))
+        << text;
+  };
+  expect("config = {\n'a': 1,\n'b': hidden * hidden,\n'c': 2}", "ds.py:3", "hidden * hidden");
+  expect("{\n'b': 0.5 * max(a, b)}", "ds.py:2", "0.5 * max(a, b)");
+}
+
 TEST(LenientJson, PlacesErrors) {
   EXPECT_THAT([] { parse_lenient_json("{\n/* two\nlines */ \"a\": 1\n\"b\": 2}", "ds.json"); },
               ThrowsMessage<Error>(HasSubstr("ds.json:4")));
@@ -175,6 +187,34 @@ TEST(DeepSpeedConfig, SaysWhatIsWrong) {
          "write true or false");
   EXPECT_THAT([] { parse_deepspeed_config("a: 1", "a.yaml", 1); },
               ThrowsMessage<Error>(HasSubstr("no section deepspeed_config")));
+  EXPECT_THAT([] { parse_deepspeed_config("a: 1\nfsdp_config:\n  fsdp_version: 2\n", "a.yaml", 1); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("a.yaml:"), HasSubstr("configures FSDP, not DeepSpeed"),
+                                         HasSubstr("--with fsdp=a.yaml"), HasSubstr("layer-streaming"))));
+}
+
+TEST(DeepSpeedConfig, TakesNumbersAsNumbers) {
+  const DeepSpeedConfig yaml = parse_deepspeed_config(
+      "num_machines: 2\ndeepspeed_config:\n  zero_stage: 3\n  gradient_clipping: 1.5\n  offload_optimizer_device: cpu\n"
+      "  zero3_save_16bit_model: true\n  zero3_init_flag: true\n",
+      "a.yaml", 1);
+  EXPECT_EQ(yaml.document["gradient_clipping"], 1.5);
+  EXPECT_TRUE(yaml.document["gradient_clipping"].is_number());
+  EXPECT_EQ(yaml.document["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"], true);
+  EXPECT_THAT(yaml.warnings, Contains(HasSubstr("'num_machines' is 2")));
+  EXPECT_THAT(yaml.warnings, Contains(HasSubstr("zero3_init_flag")));
+  // 0.9 × hidden × hidden, as scripts compute it.
+  const DeepSpeedConfig product = parse(
+      R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"},
+          "stage3_prefetch_bucket_size": 58982.4}})");
+  EXPECT_EQ(product.settings.at("prefetch_bucket"), "58982");
+  EXPECT_THAT(product.warnings, Contains(HasSubstr("58982.4")));
+}
+
+TEST(DeepSpeedConfig, SaysThatRanksKeepASecondCopy) {
+  const char* const text = R"({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8,
+      "offload_optimizer": {"device": "cpu"}}})";
+  EXPECT_EQ(parse(text).second_copy_ranks, 8u);
+  EXPECT_THAT(parse(text).warnings, ::testing::Not(Contains(HasSubstr("zero_hpz_partition_size"))));
 }
 
 TEST(DeepSpeedConfig, WhatIsWrittenReadsAsTheSameSettings) {
@@ -274,6 +314,12 @@ TEST(DeepSpeedConfig, OnlyThePrecisionOfTheTraceStays) {
         Json::parse(write_deepspeed_config("zero-infinity", settings, {.precision = precision}, start).text);
     return Json{written.value("bf16", Json()), written.value("fp16", Json())}.dump();
   };
+  const Json automatic = Json::parse(R"({"fp16": {"enabled": "auto", "loss_scale": 0}})");
+  const WrittenConfig kept =
+      write_deepspeed_config("zero-infinity", resolved("zero-infinity", {}), {.precision = "bf16"}, automatic);
+  EXPECT_EQ(Json::parse(kept.text)["fp16"], automatic["fp16"]);
+  EXPECT_FALSE(Json::parse(kept.text).contains("bf16"));
+  EXPECT_THAT(kept.remarks, Contains("fp16.enabled stays \"auto\"; the trace is of bf16"));
   EXPECT_EQ(precisions("fp32"), "[null,null]");
   EXPECT_EQ(precisions("fp16"), R"([null,{"enabled":true,"loss_scale":1024}])");
   EXPECT_EQ(precisions(""), R"([{"enabled":true},{"enabled":false,"loss_scale":1024}])");
@@ -447,6 +493,37 @@ TEST_F(TuneDeepSpeed, AStartDoesNotWidenWhatTheUserRestricts) {
     if (knob["name"] != "prefetch_bucket") continue;
     EXPECT_EQ(knob["values"], nlohmann::json({"1000", "50000000"}));
   }
+}
+
+// GPT-2's embedding has 38.6 million elements: the file's buffers do not hold it, whatever the search would choose.
+TEST_F(TuneDeepSpeed, TheStartHasTheFilesBuffersThatNoKnobTurns) {
+  const auto start = [&](const char* buffer) {
+    std::ofstream(path("ds.json")) << R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"},
+        "offload_param": {"device": "nvme", "max_in_cpu": 0, "buffer_size": )" << buffer << "}}}";
+    const Answer answer = run({"tune", "--model", "gpt2", "--batch", "1", "--seq", "64", "-m", "g5.xlarge",
+                               "--from-deepspeed", "ds.json", "--budget", "1", "--json"});
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    return answer.json()["start"];
+  };
+  const nlohmann::json small = start("1e7");
+  EXPECT_EQ(small["settings"]["buffer_size"], "10000000");
+  EXPECT_EQ(small["fits"], false);
+  EXPECT_THAT(small["reason"].get<std::string>(), HasSubstr("buffer_size=10000000; raise buffer_size"));
+  EXPECT_EQ(start("1e8")["fits"], true);
+}
+
+// 124.4 million parameters: a second copy over two ranks takes 2 × 124.4e6 ÷ 2 bytes of each; DeepSpeed's CPU memory,
+// 2.34 GiB as above, is more than there is, though what is simulated moves to storage.
+TEST_F(TuneDeepSpeed, SaysWhatDeepSpeedItselfTakes) {
+  std::ofstream(path("ds.json")) << R"({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 2,
+      "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}})";
+  const Answer answer =
+      run({"tune", "--model", "gpt2", "--batch", "1", "--seq", "64", "-m", "g5.xlarge", "--gpu-memory", "8GiB",
+           "--cpu-memory", "2GiB", "--from-deepspeed", "ds.json", "--budget", "1", "--json"});
+  EXPECT_THAT(answer.err, HasSubstr("zero_hpz_partition_size 2 keeps a second 16-bit copy, 118.68 MiB of each GPU's"));
+  EXPECT_THAT(answer.err, HasSubstr("DeepSpeed itself would run out of CPU memory"));
+  const nlohmann::json tuned = answer.json();
+  EXPECT_EQ(tuned["manifest"]["run"]["gpu_memory"], std::to_string((8ull << 30) - 124'439'808));
 }
 
 TEST_F(TuneDeepSpeed, AcceleratesFileInAFolderFindsDeepSpeeds) {

@@ -183,14 +183,20 @@ Document document_of(const BoundAnswer& answer) {
   std::string text =
       answer.title.empty() ? fmt::format("{} on {}\n", answer.trace, answer.machine) : answer.title + "\n";
   if (answer.reason) text += fmt::format("  fits under no policy: {}\n", printable(*answer.reason));
-  text += fmt::format("  no policy is faster than {} an iteration; what binds: {}\n",
-                      format_seconds(answer.bound_seconds), answer.bound_term);
-  text += fmt::format("  that is {}\n", binding_text(answer.binding));
+  if (answer.bound_seconds > 0) {
+    text += fmt::format("  no policy is faster than {} an iteration; what binds: {}\n",
+                        format_seconds(answer.bound_seconds), answer.bound_term);
+    text += fmt::format("  that is {}\n", binding_text(answer.binding));
+  } else {
+    text += "  no bound: nothing in the trace takes time, and nothing has to move\n";
+  }
   if (answer.several_ranks) text += fmt::format("  of rank {}, whose bound is the greatest\n", answer.rank);
   document.add_text(std::move(text));
-  document.add_paragraph(fmt::format("{}No policy is faster than {} an iteration; what binds: {}.",
-                                     answer.reason ? fmt::format("Fits under no policy: {}. ", *answer.reason) : "",
-                                     seconds_text(answer.bound_seconds), answer.bound_term));
+  const std::string misfit = answer.reason ? fmt::format("Fits under no policy: {}. ", *answer.reason) : "";
+  document.add_paragraph(misfit + (answer.bound_seconds > 0
+                                       ? fmt::format("No policy is faster than {} an iteration; what binds: {}.",
+                                                     seconds_text(answer.bound_seconds), answer.bound_term)
+                                       : "There is no bound: nothing in the trace takes time."));
   document.add_chart(std::move(chart));
   document.add_text("\n");
   document.add_table(terms_table(answer));

@@ -4,6 +4,7 @@
 #include "answers/result.h"
 #include "core/text.h"
 #include "studies/deepspeed_memory.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {
@@ -72,8 +73,28 @@ std::vector<std::string> notes_of_durations(const Workload& workload) {
 
 }  // namespace
 
+namespace {
+
+// Fewer ranks than GPUs have their share of what the computer has, and no more.
+std::string note_of_unused_gpus(const Workload& workload) {
+  const MachineSpec& machine = workload.machine;
+  const std::size_t gpus = machine.rank_count(), ranks = rank_count(*workload.trace);
+  const TierId cpu = machine.tier_of(Device::cpu);
+  if (ranks >= gpus) return "";
+  std::string note = fmt::format("{} of the machine's {} GPUs {} used", ranks, gpus, ranks == 1 ? "is" : "are");
+  if (cpu == no_tier || machine.tiers[cpu].capacity == unlimited) return note;
+  Bytes all = 0;
+  for (std::size_t rank = 0; rank < gpus; ++rank) all += machine.of_rank(rank).tiers[cpu].capacity;
+  return note + fmt::format(", with {} of {} CPU memory; --gpus {} gives {} all of it",
+                            format_bytes(machine.tiers[cpu].capacity * ranks), format_bytes(all), ranks,
+                            ranks == 1 ? "it" : "them");
+}
+
+}  // namespace
+
 std::vector<std::string> notes_of(const Workload& workload) {
   std::vector<std::string> notes = notes_of_durations(workload);
+  if (std::string note = note_of_unused_gpus(workload); !note.empty()) notes.push_back(std::move(note));
   if (workload.gpu_time) notes.push_back(gpu_time_note(*workload.gpu_time));
   if (!workload.scenario.faults.empty()) {
     notes.push_back("disturbed on purpose, so that no figure here is the machine's: --faults " +

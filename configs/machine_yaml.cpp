@@ -44,7 +44,12 @@ class RankReader {
     for (const auto& layers : keys.elements("resources")) read_resource(layers);
     for (const auto& layers : keys.elements("links")) read_link(layers);
     if (keys.get("staging")) read_staging(keys.layers_of("staging"));
-    if (const auto value = keys.get("initial_tier")) machine_.initial_tier = tier(*value, "initial_tier");
+    if (const auto value = keys.get("initial_tier")) {
+      machine_.initial_tier = tier(*value, "initial_tier");
+    } else {
+      fail_at(keys.top(), "key 'initial_tier' is missing in a machine: write the tier that data lie in at the start, " +
+                              join_names(names_of(machine_.tiers)));
+    }
     if (keys.get("cpu")) read_cpu(keys.layers_of("cpu"));
     if (keys.get("host")) {
       const YamlMap host(keys.layers_of("host"), "host", {"per_module", "per_transfer", "page_lock"});
@@ -382,6 +387,7 @@ class MachineReader {
     const YamlValue root{source->root, &source->file};
     if (!source->root.IsMap())
       fail_at(root, "expected a map with the keys of a machine, found " + tencache::describe(root.node));
+    refuse_other_software(root);
     sources_.push_back(std::move(source));
     const auto base = YamlMap({root}, "a machine", machine_keys).get("base");
     if (!base) return;
@@ -394,6 +400,19 @@ class MachineReader {
       fail_at(*base, "base: " + std::string(error.what()));
     }
     load(load_yaml(found.text, found.file), found.file);
+  }
+
+  // Files that configure what runs on a machine.
+  static void refuse_other_software(const YamlValue& root) {
+    const bool deepspeed = static_cast<bool>(root.node["zero_optimization"]);
+    for (const char* key : {"zero_optimization", "deepspeed_config", "fsdp_config", "compute_environment"}) {
+      if (!root.node[key]) continue;
+      const std::string option = deepspeed ? "deepspeed=" : "accelerate=";
+      fail_at({root.node[key], root.file},
+              std::string("is a configuration of ") + (deepspeed ? "DeepSpeed" : "Accelerate") +
+                  ", not a machine: give it as --with " + option + *root.file +
+                  " to `tencache fit`, and the machine as -m (tencache machines, or -m here)");
+    }
   }
 
   // What is different of each rank, if anything.

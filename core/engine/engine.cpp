@@ -519,6 +519,26 @@ bool Engine::lift_standstill() {
   return under_way(before);
 }
 
+namespace {
+
+// Of an op that has room in its tier: which operand has no way there; empty: none.
+std::string unreachable_operand(const EngineState& state, const ActiveOp& op, TierId tier) {
+  for (const Use& use : op.uses) {
+    if (use.tensor == none || !use.read) continue;
+    for (const ChunkId chunk : state.memory.chunks_of(use.tensor)) {
+      if (state.memory.valid(chunk, tier)) continue;
+      for (TierId from = 0; from < state.memory.tier_count(); ++from) {
+        if (!state.memory.valid(chunk, from) || !state.spec.path_between(from, tier).empty()) continue;
+        return "operand of " + format_bytes(state.memory.bytes(use.tensor)) + " is in tier '" +
+               state.spec.tiers[from].name + "', from where no link leads there";
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
 void Engine::throw_out_of_memory() {
   const auto waits = std::ranges::find_if(state_.lanes, [](const OpLane& lane) { return lane.waiting; });
   TENCACHE_CHECK(waits != state_.lanes.end());  // or an op waits where the program stands still
@@ -541,6 +561,12 @@ void Engine::throw_out_of_memory() {
       place += " step " + std::to_string(state_.program->program()->trace.detail(*known).step);
   }
   if (!place.empty()) place += ")";
+  if (const std::string operand = op.demand.room_needed <= free ? unreachable_operand(state_, op, tier) : ""; !operand.empty()) {
+    throw OutOfMemory("op '" + name + "'" + place + " runs on tier '" + state_.spec.tiers[tier].name + "', which has " +
+                          format_bytes(free) + " of " + format_bytes(state_.memory.capacity(tier)) + " free, but its " +
+                          operand,
+                      name, missing);
+  }
   std::string message = "out of memory: op '" + name + "'" + place + " needs " + format_bytes(needs) + " in tier '" +
                         state_.spec.tiers[tier].name + "' of " + format_bytes(state_.memory.capacity(tier)) + "; " +
                         format_bytes(missing) + " are missing";

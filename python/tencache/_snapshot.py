@@ -142,6 +142,8 @@ def import_snapshot(path: Any, output: Any, gpu: Optional[int] = None) -> Dict[s
     snapshot = _read(path)
     try:
         events, recorded = _convert(snapshot, _device(snapshot, path, gpu))
+    except _core.Error:  # a ValueError too, and said already
+        raise
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise _core.Error(f"{path}: is a snapshot of a form that is not known here ({type(error).__name__}: {error}); "
                           "PyTorch 1.13 to 2.15 write what is") from None

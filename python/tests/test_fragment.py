@@ -107,7 +107,7 @@ class Fragment(unittest.TestCase):
             (pickle.dumps(snapshot())[:-50], "is no memory snapshot"),
             (pickle.dumps([1, 2]), "no 'segments' and 'device_traces'"),
             (pickle.dumps(Other()), "posix.system, which no snapshot has"),
-            (snapshot(device_traces=[[], []]), "no history of allocations"),
+            (snapshot(device_traces=[[], []]), "snapshot.pickle: has no history of allocations"),
             (snapshot(device_traces=[[{"event": "alloc"}]]), "of a form that is not known here"),
             (snapshot(device_traces=[[{"action": "stitch", "addr": 1}]]), "not known here .*action 'stitch'"),
             (snapshot(segments=[{"device": 0}]), "of a form that is not known here"),

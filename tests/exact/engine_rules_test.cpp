@@ -531,6 +531,23 @@ TEST(EngineRulesTest, AVictimLeavesAtOnceWhateverItsLink) {
   EXPECT_EQ(ops.at(1).start_ns, 50 + 100 + 100);
 }
 
+// An op of the CPU whose operand lies where no link leads from is not short of memory, and is not said to be.
+TEST(EngineRulesTest, AnOperandWithoutAWayIsNamed) {
+  Trace trace;
+  const TensorId p = trace.add_tensor("p", 8, Role::parameter, true);
+  Op op = make_op(trace, "update", "m", Phase::forward, 10);
+  op.device = Device::cpu;
+  add_op(trace, 10, {}, {});
+  trace.add_op(op, std::vector{p}, std::vector<TensorId>{});
+  MachineSpec machine = small_machine(100, true);  // NVMe and CPU memory are not joined
+  machine.initial_tier = 2;
+  const SmallRun run = run_small(machine, trace, 1, whole_tensors());
+  EXPECT_FALSE(run.result.fits);
+  EXPECT_NE(run.result.misfit.find("operand of 8 B is in tier '" + machine.tiers[2].name + "', from where no link"),
+            std::string::npos)
+      << run.result.misfit;
+}
+
 // p is asked for when op 0 is issued and arrives at 100. Op 1 reads p and runs from 50 on beside its arrival, to the
 // later of both ends; q, which nobody asked for before, is waited for.
 TEST(EngineRulesTest, ComputeOverlapsArrivalsThatWereNotDemanded) {

@@ -692,6 +692,7 @@ TEST(MachineYaml, MistakesAreNamedWithTheirLine) {
       {"uses: [pcie]", "uses: [pci]", "m.yaml:9:", "there is no resource 'pci'; valid are pcie"},
       {"uses: [pcie]", "uses: pcie", "m.yaml:9:", "expected a list, found 'pcie'"},
       {"uses: [pcie]", "uses: [pcie, pcie]", "m.yaml:9:", "stands twice"},
+      {"initial_tier: cpu", "", "m.yaml:1:", "key 'initial_tier' is missing in a machine: write the tier that"},
       {"initial_tier: cpu", "initial_tier: disk", "m.yaml:11:", "there is no tier 'disk'"},
       {"issue_ahead: 2", "issue_ahead: two", "m.yaml:13:", "not a whole number"},
       {"issue_ahead: 2", "issue_ahead: 0", "m.yaml:13:", "from 1 to"},
@@ -730,6 +731,14 @@ TEST(MachineYaml, MistakesAreNamedWithTheirLine) {
                 AllOf(HasSubstr(mistake.place), HasSubstr(mistake.message)))
         << mistake.with;
   }
+}
+
+TEST(MachineYaml, FilesOfOtherSoftwareAreNamed) {
+  EXPECT_THAT(error_of("compute_environment: LOCAL_MACHINE\nfsdp_config:\n  fsdp_version: 2\n"),
+              AllOf(HasSubstr("m.yaml:"), HasSubstr("a configuration of Accelerate, not a machine"),
+                    HasSubstr("--with accelerate=m.yaml")));
+  EXPECT_THAT(error_of("{\"zero_optimization\": {\"stage\": 3}}"),
+              AllOf(HasSubstr("m.yaml:1"), HasSubstr("--with deepspeed=m.yaml")));
 }
 
 TEST(MachineYaml, BrokenFilesAreErrors) {

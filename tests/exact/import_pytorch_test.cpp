@@ -295,6 +295,28 @@ TEST_F(ImportPytorch, BatchNormUpdatesItsStatisticsThoughItsSchemaDoesNotSaySo) 
               ElementsAre("aten::cudnn_batch_norm input.0 parameter.0 parameter.1 -> parameter.1 cudnn_batch_norm.1"));
 }
 
+// What an unnamed kernel reads and writes in place is not known to be a parameter.
+TEST_F(ImportPytorch, WhatIsUpdatedInPlaceIsNoParameterByThat) {
+  RecordedCall call = around(1, 0, "triton_poi_fused_add_0", 0, 1, -1, {tensor(1, 10, {8})});
+  call.kernel_backend = "triton";
+  const Trace trace = import(recording({call}));
+  EXPECT_THAT(ops_of(trace), ElementsAre("triton_poi_fused_add_0 input.0 -> input.0"));
+  EXPECT_TRUE(trace.tensors[0].persistent);
+}
+
+// FBGEMM's tables are updated by their own backward op, in place of an optimizer's.
+TEST_F(ImportPytorch, EmbeddingTablesAreParametersAndHaveStates) {
+  const Trace trace = import(recording(
+      {op(1, 0,
+          "fbgemm::split_embedding_codegen_lookup_adagrad_function(Tensor dev_weights, Tensor indices, Tensor "
+          "momentum1_dev) -> Tensor",
+          {tensor(1, 10, {100, 4}), tensor(2, 20, {8}), tensor(3, 30, {100, 4})},
+          {tensor(5, 50, {8, 4})})}));
+  EXPECT_THAT(ops_of(trace), ElementsAre(::testing::StartsWith(
+                                 "fbgemm::split_embedding_codegen_lookup_adagrad_function parameter.0 input.0 "
+                                 "optimizer_state.0 -> ")));
+}
+
 TEST_F(ImportPytorch, CompiledKernelsWriteWhatHasNoContentYet) {
   const RecordedValue x = tensor(1, 10, {8}), y = tensor(2, 20, {8});
   const auto compiled = [](std::uint64_t id, const std::vector<RecordedValue>& inputs) {

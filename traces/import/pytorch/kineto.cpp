@@ -365,6 +365,7 @@ KinetoIterations find_kineto_iterations(const std::string& path, const ImportPro
     const bool mark =
         text.find("ProfilerStep#") != std::string_view::npos || text.find("Optimizer.step#") != std::string_view::npos;
     found.memory = found.memory || text.find("\"[memory]\"") != std::string_view::npos;
+    found.gpu_work = found.gpu_work || text.find("ernel\"") != std::string_view::npos;  // "kernel", or "Kernel" once
     // Without marks the extent of the calls is needed, but not once there are some.
     if (!mark && marked && found.calls > 0) continue;
     if (!mark && text.find("cpu_op") == std::string_view::npos && text.find("perator") == std::string_view::npos &&

@@ -36,7 +36,8 @@ struct KinetoIterations {
   std::vector<KinetoIteration> all;
   std::vector<KinetoMark> marks;
   std::uint64_t events = 0, calls = 0;
-  bool memory = false;  // has events of profile_memory
+  bool memory = false;    // has events of profile_memory
+  bool gpu_work = false;  // has kernels
 };
 
 // The iterations by ProfilerStep annotations, else up to the end of each optimizer's step, else the whole recording.

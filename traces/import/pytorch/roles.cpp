@@ -20,6 +20,8 @@ struct History {
   bool forward = false, written_forward = false, written_backward = false, backward = false;
   bool accumulated = false;    // given to AccumulateGrad, or written by it
   bool named_weight = false;   // by a schema
+  bool known_write = false;    // by an op with a schema: of a compiled kernel it is not known what it is for
+  bool table = false, table_state = false;  // of FBGEMM's embedding tables, which their backward op updates
   bool filled_first = false;   // its first op filled it or copied something there
   bool updated_later = false;  // a later op of the step wrote it
   bool from_host = false;      // written from host memory only
@@ -88,6 +90,7 @@ class RoleFinder {
  private:
   enum Kind {
     trained,
+    table,
     frozen,
     buffer,
     gradient,
@@ -120,6 +123,7 @@ class RoleFinder {
       }
       if (op.node >= iteration_.end) history.used_later = true;
       history.note(use, part);
+      history.known_write = history.known_write || (use.write && trace_.nodes[op.node].schema != 0);
       if (!history.seen) history.filled_first = fills && use.write;
       history.seen = true;
       if (use.write && host_source && !device_source) history.from_host = true;
@@ -146,6 +150,10 @@ class RoleFinder {
           histories_[storage].named_weight = true;
         }
         if (name.starts_with("running_")) histories_[storage].named_weight = true;
+        if (trace_.name(node).starts_with("fbgemm::split_embedding")) {
+          histories_[storage].table |= name == "dev_weights" || name == "uvm_weights";
+          histories_[storage].table_state |= name.starts_with("momentum") && !name.ends_with("s");  // no offsets
+        }
       }
     }
     has_step_ = std::ranges::any_of(ops_, [&](const CallOp& op) { return parts_[op.node].in_step; });
@@ -165,6 +173,8 @@ class RoleFinder {
     const History& history = histories_[storage];
     const Bytes bytes = storages_.storages[storage].bytes;
     if (history.is_trained()) return trained;
+    if (history.before && history.table) return table;
+    if (history.before && history.table_state) return kept_state;
     if (history.read_in_step && history.written_backward && (history.accumulated || parameter_bytes_.contains(bytes))) {
       return gradient;
     }
@@ -175,7 +185,7 @@ class RoleFinder {
       return scratch;
     }
     if (history.before) {
-      if (history.written_forward && history.read_first) return buffer;
+      if (history.written_forward && history.read_first && history.known_write) return buffer;
       if (history.backward && !history.forward && history.written_backward) return bucket;
       if (!history.written_outside_step && history.floating && history.named_weight) return frozen;
       if (!history.written_outside_step || history.read_first) return given;
@@ -199,8 +209,9 @@ class RoleFinder {
     const History& history = histories_[storage];
     StorageRole& role = found_.of_storage[storage];
     constexpr std::array<Role, kind_count> roles{
-        Role::parameter,       Role::parameter, Role::parameter, Role::gradient, Role::gradient, Role::optimizer_state,
-        Role::optimizer_state, Role::workspace, Role::input,     Role::input,    Role::gradient, Role::activation};
+        Role::parameter,       Role::parameter,       Role::parameter, Role::parameter, Role::gradient,
+        Role::gradient,        Role::optimizer_state, Role::optimizer_state, Role::workspace, Role::input,
+        Role::input,           Role::gradient,        Role::activation};
     role.role = roles[kind];
     role.persistent =
         (history.before && history.read_first) || role.role == Role::parameter || role.role == Role::optimizer_state;
@@ -214,6 +225,7 @@ class RoleFinder {
   void describe() {
     constexpr std::array<const char*, kind_count> texts{
         "parameter: there before, read outside the optimizer's step and written by it",
+        "parameter, embedding table: read by rows, which its own backward op updates; here whole",
         "parameter, frozen: there before, never written, passed as a weight or bias",
         "parameter, buffer: there before, its content updated by the forward pass",
         "gradient: written by the backward pass (AccumulateGrad), read by the optimizer's step",
@@ -227,6 +239,7 @@ class RoleFinder {
         "activation: the others",
     };
     constexpr std::array<const char*, kind_count> short_texts{"parameters written by the step",
+                                                              "embedding tables",
                                                               "frozen parameters named by schemas",
                                                               "buffers",
                                                               "gradients read by the step",

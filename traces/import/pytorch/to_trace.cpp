@@ -38,7 +38,8 @@ class PieceMaker {
     }
     if (pieces_.empty()) {
       throw Error(recording_.file, 0,
-                  "no op of the chosen iteration touches memory; choose another one with --iteration");
+                  "no op of the chosen iteration touches memory: it holds no model, or nothing but collectives; choose "
+                  "another one with --iteration");
     }
     modules_ = infer_modules(in_, pieces_, names);
     return std::move(pieces_);

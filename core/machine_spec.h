@@ -159,7 +159,7 @@ struct MachineSpec {
   std::uint32_t issue_ahead = 1;       // ops issued ahead of the one that runs
   std::uint32_t copies_in_flight = 1;  // transfers handed to a link at once
   HostCosts host;
-  RunAhead run_ahead = {};  // simulated machines only (sim/ordered_machine.h)
+  RunAhead run_ahead = {};  // in simulation sim/ordered_machine.h, on a GPU executor/device_order.h
   // Shared resources that a lane's op occupies while it runs (its bytes over its duration): CPU Adam and DRAM.
   std::array<std::vector<std::uint8_t>, 2> lane_uses;  // 0: GPU, 1: CPU
   Price price;

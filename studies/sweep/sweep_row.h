@@ -70,8 +70,8 @@ BOOST_DESCRIBE_STRUCT(SweepFigures, (),
                       (fits, reason, iteration_seconds, first_iteration_seconds, slowdown, ideal_seconds, bound_seconds,
                        bound_term, waits_for, waits_seconds, gpu_peak_bytes, cpu_peak_bytes, nvme_peak_bytes,
                        tokens_per_second, time_to_first_token_seconds, time_per_output_token_seconds, validity,
-                        validated_within, iteration_seconds_fast, iteration_seconds_slow, gpu_time_error,
-                        gpu_time_extrapolated_share, runs_with, changes_training))
+                       validated_within, iteration_seconds_fast, iteration_seconds_slow, gpu_time_error,
+                       gpu_time_extrapolated_share, runs_with, changes_training))
 
 // Where the prices are known (studies/sweep/cost.h); of the whole machine.
 struct SweepCosts {

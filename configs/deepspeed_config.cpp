@@ -429,7 +429,8 @@ Json document_of_accelerate(const std::string& text, const std::string& file, st
     }
   }
   if (!without_effect.empty()) {
-    warnings.push_back("what is simulated does not depend on " + join(without_effect) + ", which only Accelerate reads");
+    warnings.push_back("what is simulated does not depend on " + join(without_effect) +
+                       ", which only Accelerate reads");
   }
   document[std::string(zero)] = std::move(stages);
   if (root["mixed_precision"] && root["mixed_precision"].IsScalar()) {

@@ -24,8 +24,8 @@ struct DeepSpeedConfig {
   std::uint64_t micro_batch = 0;                // a rank's; 0: not said
   // ZeRO++: so many ranks keep a second 16-bit copy of all parameters on their GPUs between them; 0: none does.
   std::uint64_t second_copy_ranks = 0;
-  std::vector<std::string> warnings;            // a sentence each
-  nlohmann::ordered_json document;              // as read, keys put right: what is written again
+  std::vector<std::string> warnings;  // a sentence each
+  nlohmann::ordered_json document;    // as read, keys put right: what is written again
 };
 
 // Reads JSON as people write it: with comments, trailing commas, Python's True and None, numbers such as 1e9 or "1e9".

@@ -389,7 +389,8 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   set_weights(values, options);
   options.data_parallel = count("data-parallel");
   if (!values.given("batch") && !generates) {
-    options.batch = std::max<std::uint64_t>(1, options.micro_batches) * std::max<std::uint64_t>(1, options.data_parallel);
+    options.batch =
+        std::max<std::uint64_t>(1, options.micro_batches) * std::max<std::uint64_t>(1, options.data_parallel);
   }
   options.tensor_parallel = count("tensor-parallel");
   options.pipeline_parallel = count("pipeline-parallel");
@@ -412,7 +413,8 @@ const std::vector<GenerateOption>& generate_options() {
   using enum GenerateOption::Type;
   static const std::vector<GenerateOption> options = {
       {"model", text, "Name (tencache models), or a .yaml or config.json file", "", true},
-      {"batch", whole, "Sequences an iteration, over all ranks and micro-batches (default: 1 of each; not with --new-tokens)"},
+      {"batch", whole,
+       "Sequences an iteration, over all ranks and micro-batches (default: 1 of each; not with --new-tokens)"},
       {"seq", text, "Tokens a sequence; or a list, one length for each micro-batch"},
       {"seq-distribution", text, "uniform:SHORTEST:LONGEST: a length for each micro-batch is drawn"},
       {"seed", whole, "Of --seq-distribution", "1"},

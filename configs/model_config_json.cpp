@@ -280,7 +280,8 @@ ModelDescription model_of_config_json(const ModelFields& file) {
 ModelDescription model_of_params_json(const ModelFields& fields) {
   ModelDescription model;
   for (const char* key : {"vision_encoder", "moe_args", "q_lora_rank"}) {
-    if (fields.has(key)) fields.fail(key, std::string(key) + ": give the config.json of the same model on Hugging Face");
+    if (fields.has(key))
+      fields.fail(key, std::string(key) + ": give the config.json of the same model on Hugging Face");
   }
   const std::optional<ModelFields> experts = fields.map("moe");
   model.family = experts ? ModelFamily::mixtral : ModelFamily::llama;
@@ -305,8 +306,8 @@ ModelDescription model_of_params_json(const ModelFields& fields) {
   if (const auto width = fields.count("hidden_dim")) {
     model.intermediate = *width;
   } else {
-    const double least = std::floor(static_cast<double>(4 * model.hidden * 2 / 3) *
-                                    fields.real("ffn_dim_multiplier").value_or(1));
+    const double least =
+        std::floor(static_cast<double>(4 * model.hidden * 2 / 3) * fields.real("ffn_dim_multiplier").value_or(1));
     const std::uint64_t multiple = std::max<std::uint64_t>(1, fields.count("multiple_of").value_or(256));
     if (!(least >= 0 && least < 1e15)) fields.fail("ffn_dim_multiplier", "ffn_dim_multiplier is out of range");
     model.intermediate = (static_cast<std::uint64_t>(least) + multiple - 1) / multiple * multiple;

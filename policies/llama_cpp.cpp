@@ -113,8 +113,7 @@ class LlamaCpp final : public Policy {
     std::size_t chunk = 0;
     for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
       const Bytes bytes = trace.tensors[tensor].bytes;
-      const std::size_t chunks =
-          layout.chunk_bytes == 0 ? 1 : (bytes + layout.chunk_bytes - 1) / layout.chunk_bytes;
+      const std::size_t chunks = layout.chunk_bytes == 0 ? 1 : (bytes + layout.chunk_bytes - 1) / layout.chunk_bytes;
       for (std::size_t i = 0; homes.copied[tensor] != 0 && i < chunks; ++i) layout.start[chunk + i] |= 1u;
       chunk += chunks;
     }
@@ -222,8 +221,7 @@ class LlamaCpp final : public Policy {
     const TierId cpu = machine.tier_of(Device::cpu);
     const TierId storage = first_storage(machine) != no_tier ? first_storage(machine) : cpu;
     Bytes in_cpu = 0;
-    Homes homes{std::vector<TierId>(trace.tensors.size(), no_tier),
-                std::vector<std::uint8_t>(trace.tensors.size(), 0)};
+    Homes homes{std::vector<TierId>(trace.tensors.size(), no_tier), std::vector<std::uint8_t>(trace.tensors.size(), 0)};
     for (OpIndex index = 0; index < trace.ops.size(); ++index) {
       const std::int64_t layer = model.layer_of(index);
       const auto visit = [&](TensorId tensor) {

@@ -35,7 +35,8 @@ std::uint64_t data_parallel_ranks(const Trace& trace);
 // A rank's part, where ranks differ in the mean.
 ModelShape model_shape(const Trace& trace);
 
-// ZeRO++'s second copy of all parameters on each GPU of so many ranks (zero_hpz_partition_size); 0 ranks: there is none.
+// A GPU's part of ZeRO++'s second copy of all parameters, which so many ranks hold together (zero_hpz_partition_size);
+// 0 ranks: there is none.
 Bytes second_copy_bytes(std::uint64_t ranks, const ModelShape& model);
 
 // `resolved`: all options of the policy. None: it is no policy of DeepSpeed's, or the model has no optimizer states.

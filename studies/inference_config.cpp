@@ -172,7 +172,8 @@ WrittenConfig write_llama_cpp_arguments(const std::string& policy, const std::ma
   std::string text = "-ngl " + std::to_string(placed + (below == 0 && head_on_gpu ? 1 : 0));
   if (moved_experts != 0) text += " --n-cpu-moe " + std::to_string(below + moved_experts);
   if (settings.at("kv_offload") == "false") text += " --no-kv-offload";
-  std::string remark = std::to_string(placed) + " of " + std::to_string(layers.size()) + " layers are placed on the GPU";
+  std::string remark =
+      std::to_string(placed) + " of " + std::to_string(layers.size()) + " layers are placed on the GPU";
   if (moved_experts != 0) remark += ", the experts of " + std::to_string(below + moved_experts) + " in CPU memory";
   if (below == 0) remark += head_on_gpu ? ", and the output" : ", the output is not";
   return {text + "\n", {remark}};

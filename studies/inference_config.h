@@ -26,7 +26,7 @@ WrittenConfig write_zero_inference_config(const std::map<std::string, std::strin
 WrittenConfig write_flexgen_arguments(const std::map<std::string, std::string>& settings, std::uint64_t requests,
                                       std::uint64_t micro_batches);
 
-// Arguments of llama.cpp's programs, of policy `llama-cpp`: the layers and experts as they are placed, which may be fewer
+// Arguments of llama.cpp's programs, of policy `llama-cpp`: layers and experts as they are placed, which may be fewer
 // than the settings ask for.
 WrittenConfig write_llama_cpp_arguments(const std::string& policy, const std::map<std::string, std::string>& settings,
                                         const Trace& trace, const MachineSpec& machine);

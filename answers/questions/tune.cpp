@@ -237,9 +237,10 @@ std::optional<DeepSpeedConfig> start_of(TuneRequest& request) {
   }
   if (const Bytes copy = second_copy_bytes(start.second_copy_ranks, model_shape(trace)); copy > 0) {
     const Bytes room = load_machine(first.machine).tiers.front().capacity;
-    remark(fmt::format("{}: zero_hpz_partition_size {} keeps a second 16-bit copy, {} of each GPU's memory; no time is "
-                       "gained by it in what is simulated",
-                       request.from_deepspeed, start.second_copy_ranks, format_bytes(copy)));
+    remark(
+        fmt::format("{}: zero_hpz_partition_size {} keeps a second 16-bit copy, {} of each GPU's memory; no time is "
+                    "gained by it in what is simulated",
+                    request.from_deepspeed, start.second_copy_ranks, format_bytes(copy)));
     if (room != unlimited) request.scenario.machine.gpu_memory = std::to_string(room > copy ? room - copy : 1);
   }
   if (request.policy.empty()) request.policy = start.policy;
@@ -250,7 +251,7 @@ std::optional<DeepSpeedConfig> start_of(TuneRequest& request) {
   return start;
 }
 
-// Settings that a simulation may spill to storage, while DeepSpeed ends. Those of the best count where they are written.
+// Says where DeepSpeed itself would end, while a simulation moves to storage. The best counts where it is written.
 void say_cpu_memory(const TuneRequest& request, const Tuned& tuned, bool written) {
   const auto say = [&](const std::string& whose, const Candidate& candidate) {
     for (std::size_t w = 0; w < tuned.workloads.size(); ++w) {

@@ -561,7 +561,8 @@ void Engine::throw_out_of_memory() {
       place += " step " + std::to_string(state_.program->program()->trace.detail(*known).step);
   }
   if (!place.empty()) place += ")";
-  if (const std::string operand = op.demand.room_needed <= free ? unreachable_operand(state_, op, tier) : ""; !operand.empty()) {
+  if (const std::string operand = op.demand.room_needed <= free ? unreachable_operand(state_, op, tier) : "";
+      !operand.empty()) {
     throw OutOfMemory("op '" + name + "'" + place + " runs on tier '" + state_.spec.tiers[tier].name + "', which has " +
                           format_bytes(free) + " of " + format_bytes(state_.memory.capacity(tier)) + " free, but its " +
                           operand,

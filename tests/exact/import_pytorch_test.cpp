@@ -310,8 +310,7 @@ TEST_F(ImportPytorch, EmbeddingTablesAreParametersAndHaveStates) {
       {op(1, 0,
           "fbgemm::split_embedding_codegen_lookup_adagrad_function(Tensor dev_weights, Tensor indices, Tensor "
           "momentum1_dev) -> Tensor",
-          {tensor(1, 10, {100, 4}), tensor(2, 20, {8}), tensor(3, 30, {100, 4})},
-          {tensor(5, 50, {8, 4})})}));
+          {tensor(1, 10, {100, 4}), tensor(2, 20, {8}), tensor(3, 30, {100, 4})}, {tensor(5, 50, {8, 4})})}));
   EXPECT_THAT(ops_of(trace), ElementsAre(::testing::StartsWith(
                                  "fbgemm::split_embedding_codegen_lookup_adagrad_function parameter.0 input.0 "
                                  "optimizer_state.0 -> ")));

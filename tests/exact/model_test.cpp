@@ -226,7 +226,9 @@ TEST(ConfigJson, TheTextModelMayBeASection) {
       parse_model(R"({"model_type": "qwen3", "tie_word_embeddings": true, )" + text + "}", "m/config.json");
   const ModelDescription nested =
       parse_model(R"({"model_type": "qwen3_vl", "tie_word_embeddings": true, "vision_config": {"hidden_size": 9},
-                      "text_config": {"model_type": "qwen3_vl_text", )" + text + "}}", "m/config.json");
+                      "text_config": {"model_type": "qwen3_vl_text", )" +
+                      text + "}}",
+                  "m/config.json");
   EXPECT_EQ(parameter_count(nested, Head::language_model), parameter_count(plain, Head::language_model));
   EXPECT_TRUE(nested.tied_embeddings && nested.query_key_norm);
   EXPECT_TRUE(plain.read_as.empty());
@@ -257,7 +259,8 @@ TEST(ConfigJson, SomeAreOthersByName) {
 TEST(ConfigJson, ReadsParamsJson) {
   const ModelDescription llama =
       parse_model(R"({"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256,
-                      "multiple_of": 1024, "ffn_dim_multiplier": 1.3, "norm_eps": 1e-05})", "llama-3-8b/params.json");
+                      "multiple_of": 1024, "ffn_dim_multiplier": 1.3, "norm_eps": 1e-05})",
+                  "llama-3-8b/params.json");
   EXPECT_EQ(llama.name, "llama-3-8b");
   EXPECT_EQ(parameter_count(llama, Head::language_model), 8'030'261'248u);
   const ModelDescription seven = parse_model(
@@ -270,8 +273,9 @@ TEST(ConfigJson, ReadsParamsJson) {
                       "n_kv_heads": 8, "vocab_size": 32000, "moe": {"num_experts": 8, "num_experts_per_tok": 2}})",
                   "mixtral/params.json");
   EXPECT_EQ(parameter_count(mixtral, Head::language_model), 46'702'792'704u);
-  EXPECT_THROW(parse_model(R"({"dim": 64, "n_layers": 2, "n_heads": 2, "vocab_size": 9, "moe_args": {}})", "params.json"),
-               Error);
+  EXPECT_THROW(
+      parse_model(R"({"dim": 64, "n_layers": 2, "n_heads": 2, "vocab_size": 9, "moe_args": {}})", "params.json"),
+      Error);
 }
 
 // The two readers agree: the published config.json of these models (abridged) against our own files.

@@ -499,7 +499,8 @@ TEST_F(TuneDeepSpeed, AStartDoesNotWidenWhatTheUserRestricts) {
 TEST_F(TuneDeepSpeed, TheStartHasTheFilesBuffersThatNoKnobTurns) {
   const auto start = [&](const char* buffer) {
     std::ofstream(path("ds.json")) << R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"},
-        "offload_param": {"device": "nvme", "max_in_cpu": 0, "buffer_size": )" << buffer << "}}}";
+        "offload_param": {"device": "nvme", "max_in_cpu": 0, "buffer_size": )"
+                                   << buffer << "}}}";
     const Answer answer = run({"tune", "--model", "gpt2", "--batch", "1", "--seq", "64", "-m", "g5.xlarge",
                                "--from-deepspeed", "ds.json", "--budget", "1", "--json"});
     EXPECT_EQ(answer.code, 0) << answer.err;

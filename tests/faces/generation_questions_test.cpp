@@ -42,8 +42,9 @@ class GenerationQuestions : public CommandLine {
 // 12 layers of 14.2 MB beside an embedding of 77 MB, which llama.cpp has a second time on the GPU for the head.
 TEST_F(GenerationQuestions, LlamaCppIsToldTheLayersThatWerePlaced) {
   const auto ask_for = [&](const char* command, const char* memory, const std::vector<std::string>& more) {
-    std::vector<std::string> words = {command, "--model", "gpt2", "--new-tokens", "4", "--prompt", "16", "-p",
-                                      "llama-cpp", "-m", "rtx-4090", "--placeable", "all", "--gpu-memory", memory};
+    std::vector<std::string> words = {command,    "--model",     "gpt2", "--new-tokens", "4",
+                                      "--prompt", "16",          "-p",   "llama-cpp",    "-m",
+                                      "rtx-4090", "--placeable", "all",  "--gpu-memory", memory};
     words.insert(words.end(), more.begin(), more.end());
     const Answer answer = run(words);
     EXPECT_EQ(answer.code, 0) << answer.err;

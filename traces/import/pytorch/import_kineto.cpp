@@ -380,9 +380,10 @@ class KinetoImporter {
 ImportedTrace import_kineto(const KinetoImportOptions& options) {
   const KinetoIterations found = find_kineto_iterations(options.file, options.progress);
   if (!found.memory && !found.gpu_work) {
-    throw Error(options.file, 0,
-                "has no kernels and no memory events: recorded where all work is on the CPU, as under the gloo backend, "
-                "or without activities=[…, ProfilerActivity.CUDA]; record with it and profile_memory=True");
+    throw Error(
+        options.file, 0,
+        "has no kernels and no memory events: recorded where all work is on the CPU, as under the gloo backend, "
+        "or without activities=[…, ProfilerActivity.CUDA]; record with it and profile_memory=True");
   }
   if (!found.memory) {
     throw Error(

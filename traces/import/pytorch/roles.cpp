@@ -18,10 +18,13 @@ struct History {
   bool read_outside_step = false, written_outside_step = false;
   bool read_in_step = false, written_in_step = false;
   bool forward = false, written_forward = false, written_backward = false, backward = false;
-  bool accumulated = false;    // given to AccumulateGrad, or written by it
-  bool named_weight = false;   // by a schema
-  bool known_write = false;    // by an op with a schema: of a compiled kernel it is not known what it is for
-  bool table = false, table_state = false;  // of FBGEMM's embedding tables, which their backward op updates
+  bool accumulated = false;  // given to AccumulateGrad, or written by it
+  struct BySchema {
+    bool weight = false;                      // is named so
+    bool written = false;                     // by an op with one: what a compiled kernel updates may be anything
+    bool table = false, table_state = false;  // of FBGEMM's embedding tables, which their backward op updates
+  };
+  BySchema by_schema;
   bool filled_first = false;   // its first op filled it or copied something there
   bool updated_later = false;  // a later op of the step wrote it
   bool from_host = false;      // written from host memory only
@@ -123,7 +126,7 @@ class RoleFinder {
       }
       if (op.node >= iteration_.end) history.used_later = true;
       history.note(use, part);
-      history.known_write = history.known_write || (use.write && trace_.nodes[op.node].schema != 0);
+      history.by_schema.written = history.by_schema.written || (use.write && trace_.nodes[op.node].schema != 0);
       if (!history.seen) history.filled_first = fills && use.write;
       history.seen = true;
       if (use.write && host_source && !device_source) history.from_host = true;
@@ -147,12 +150,13 @@ class RoleFinder {
         if (argument >= schema->second.names.size() || parts_[i].phase == Phase::optimizer) continue;
         const std::string_view name = schema->second.names[argument];
         if (name.find("weight") != std::string_view::npos || name == "bias" || (addmm && name == "mat2")) {
-          histories_[storage].named_weight = true;
+          histories_[storage].by_schema.weight = true;
         }
-        if (name.starts_with("running_")) histories_[storage].named_weight = true;
+        if (name.starts_with("running_")) histories_[storage].by_schema.weight = true;
         if (trace_.name(node).starts_with("fbgemm::split_embedding")) {
-          histories_[storage].table |= name == "dev_weights" || name == "uvm_weights";
-          histories_[storage].table_state |= name.starts_with("momentum") && !name.ends_with("s");  // no offsets
+          histories_[storage].by_schema.table |= name == "dev_weights" || name == "uvm_weights";
+          histories_[storage].by_schema.table_state |=
+              name.starts_with("momentum") && !name.ends_with("s");  // no offsets
         }
       }
     }
@@ -173,8 +177,8 @@ class RoleFinder {
     const History& history = histories_[storage];
     const Bytes bytes = storages_.storages[storage].bytes;
     if (history.is_trained()) return trained;
-    if (history.before && history.table) return table;
-    if (history.before && history.table_state) return kept_state;
+    if (history.before && history.by_schema.table) return table;
+    if (history.before && history.by_schema.table_state) return kept_state;
     if (history.read_in_step && history.written_backward && (history.accumulated || parameter_bytes_.contains(bytes))) {
       return gradient;
     }
@@ -185,9 +189,9 @@ class RoleFinder {
       return scratch;
     }
     if (history.before) {
-      if (history.written_forward && history.read_first && history.known_write) return buffer;
+      if (history.written_forward && history.read_first && history.by_schema.written) return buffer;
       if (history.backward && !history.forward && history.written_backward) return bucket;
-      if (!history.written_outside_step && history.floating && history.named_weight) return frozen;
+      if (!history.written_outside_step && history.floating && history.by_schema.weight) return frozen;
       if (!history.written_outside_step || history.read_first) return given;
     }
     if (history.from_host && gpu_recording_) return copied_in;
@@ -209,9 +213,9 @@ class RoleFinder {
     const History& history = histories_[storage];
     StorageRole& role = found_.of_storage[storage];
     constexpr std::array<Role, kind_count> roles{
-        Role::parameter,       Role::parameter,       Role::parameter, Role::parameter, Role::gradient,
-        Role::gradient,        Role::optimizer_state, Role::optimizer_state, Role::workspace, Role::input,
-        Role::input,           Role::gradient,        Role::activation};
+        Role::parameter, Role::parameter,       Role::parameter,       Role::parameter, Role::gradient,
+        Role::gradient,  Role::optimizer_state, Role::optimizer_state, Role::workspace, Role::input,
+        Role::input,     Role::gradient,        Role::activation};
     role.role = roles[kind];
     role.persistent =
         (history.before && history.read_first) || role.role == Role::parameter || role.role == Role::optimizer_state;

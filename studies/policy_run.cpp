@@ -82,7 +82,7 @@ StepNeeds needs_of(const Trace& ran) {
   for (const Op& op : ran.ops) {
     const bool of_backward = op.phase == Phase::backward, of_optimizer = op.phase == Phase::optimizer;
     needs.training = needs.training || of_backward || of_optimizer;
-    needs.placed = needs.placed || (op.device == Device::cpu && !of_optimizer) ||
+    needs.placed = needs.placed || (op.device == Device::cpu && op.placeable && !of_optimizer) ||
                    (op.rendezvous != 0 && !of_backward && !of_optimizer);
   }
   return needs;

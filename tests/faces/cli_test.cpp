@@ -363,6 +363,23 @@ TEST_F(CommandLine, CompareIsBestFirstWithMisfitsLast) {
   EXPECT_EQ(rows[2]["manifest"]["run"]["sample_seed"], "5");
 }
 
+// Two ranks with parts of the model, which nobody runs under Belady's rule.
+TEST_F(CommandLine, CompareNamesTheFastestThatCanBeRun) {
+  std::vector<std::string> words = {"compare", "-m", "p4d.24xlarge", "-p", "belady,layer-streaming"};
+  words.insert(words.end(), {"--model", "gpt2", "--batch", "2", "--seq", "256", "--data-parallel", "2", "--zero", "3"});
+  words.insert(words.end(), {"--gpu-memory", "700MiB"});
+  EXPECT_THAT(run(words).out, HasSubstr("No system runs such a step under belady today. Of what can be run "
+                                        "layer-streaming is the fastest."));
+  words.emplace_back("--any-policy");
+  EXPECT_THAT(run(words).out, ::testing::Not(HasSubstr("No system runs such a step")));
+  words.emplace_back("--json");
+  const Json all = run(words).json();
+  const auto belady = std::find_if(all.begin(), all.end(), [](const Json& row) { return row["policy"] == "belady"; });
+  ASSERT_NE(belady, all.end());
+  EXPECT_EQ((*belady)["runs_with"], "nothing");
+  EXPECT_EQ((*belady)["changes_training"], "no");
+}
+
 TEST_F(CommandLine, WhatDoesNotFitExitsWith1AndNamesTheOp) {
   // "backward 1" needs four tensors of 4 MiB.
   const std::vector<std::string> words = {"small.trace.jsonl", "-m", "small-host", "--gpu-memory", "15MiB"};

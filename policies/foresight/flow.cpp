@@ -107,7 +107,7 @@ void ForesightFlow::clean_to(TierId to, const View& view, Actions& actions) {
   known_.forget_lost(0, to, view);
   Shelf& shelf = known_.shelves[0];
   for (Bytes underway = known_.flights.between(0, to); underway < window_;) {
-    const ChunkId chunk = to_clean(to, underway);
+    const ChunkId chunk = to_clean(to, underway, view);
     if (chunk == none) return;
     const Shelf::Kind kind = shelf.kind(chunk);
     if (!view.memory.evictable(chunk, 0) || view.memory.valid_elsewhere(chunk, 0)) {
@@ -125,7 +125,7 @@ void ForesightFlow::clean_to(TierId to, const View& view, Actions& actions) {
   }
 }
 
-ChunkId ForesightFlow::to_clean(TierId to, Bytes underway) const {
+ChunkId ForesightFlow::to_clean(TierId to, Bytes underway, const View& view) const {
   const Shelf& shelf = known_.shelves[0];
   const OpPlaces& places = known_.places;
   const std::uint32_t due = shelf.farthest(Shelf::due, places.index(places.gpu()));
@@ -134,6 +134,10 @@ ChunkId ForesightFlow::to_clean(TierId to, Bytes underway) const {
     return shelf.first(Shelf::owed, op);
   }
   if (due != none) return shelf.first(Shelf::due, due);
+  // Whole tensors leave CPU memory in lumps. What finds room between them, against the plan, goes on to storage, where
+  // its writes delay the reads that the GPU waits for, and so the ops that would make something due.
+  const auto in_use = [&view](const Store& store) { return view.memory.used(store.tier) > 0; };
+  if (whole_ && !known_.plan.keeps_all() && std::ranges::any_of(known_.ways.stores, in_use)) return none;
   if (known_.horizon.held_up_by() <= static_cast<std::int64_t>(underway)) return none;
   const std::uint32_t op = shelf.farthest(Shelf::dirty, places.index(places.gpu()));
   if (op == none || (op != shelf.never() && places.after_gpu(op) <= known_.horizon.end().op)) return none;

@@ -15,9 +15,9 @@ namespace tencache {
 
 class ForesightFlow {
  public:
-  // `window`: bytes asked for on a link at once.
-  ForesightFlow(Bytes chunk_bytes, Bytes window, bool forgets, const ForesightKnobs& knobs)
-      : chunk_bytes_(chunk_bytes), forgets_(forgets), knobs_(knobs), window_(window), host_(window) {}
+  // `window`: bytes asked for on a link at once. `whole`: tensors move whole.
+  ForesightFlow(Bytes chunk_bytes, Bytes window, bool whole, bool forgets, const ForesightKnobs& knobs)
+      : chunk_bytes_(chunk_bytes), whole_(whole), forgets_(forgets), knobs_(knobs), window_(window), host_(window) {}
 
   // From here on the schedule is known. O(accesses × log ops).
   void start(const View& view);
@@ -30,11 +30,12 @@ class ForesightFlow {
   bool hear(const Event& event, const View& view, bool settled);
   void fetch_from(TierId tier, const View& view, Actions& actions);
   void clean_to(TierId to, const View& view, Actions& actions);
-  ChunkId to_clean(TierId to, Bytes underway) const;
+  ChunkId to_clean(TierId to, Bytes underway, const View& view) const;
   void choose(const RoomRequest& request, Shelf::Kind kind, OpPlace floor, const View& view,
               std::vector<ChunkId>& victims, Bytes& found);
 
   Bytes chunk_bytes_;
+  bool whole_;
   bool forgets_;
   ForesightKnobs knobs_;
   Bytes window_;

@@ -14,8 +14,9 @@
 //   4. Up to there, missing chunks are fetched in the order of their ops, on each link a few at a time. What leaves for
 //      them is clean, needed farthest in the future, and never before what is fetched.
 //   5. Whenever a way out is idle, it cleans: first what the CPU waits for, then what step 2 says will have to leave,
-//      of that what is needed last; and, if the horizon is held up for want of room, whatever is needed beyond it. To
-//      CPU memory if there is room; to storage that the GPU reaches, as many bytes an iteration as step 2 sends there.
+//      of that what is needed last; and, if the horizon is held up for want of room, whatever is needed beyond it, but
+//      no whole tensors while storage is in use. To CPU memory if there is room; to storage that the GPU reaches, as
+//      many bytes an iteration as step 2 sends there.
 //   6. What an op itself has no room for: clean chunks, the farthest first, then dirty ones. While copies are on their
 //      way out it waits for these, which make room when they arrive: the same chunks would go to storage besides. Where
 //      the memories are exclusive of each other (spill_plan.h), clean chunks that only storage has besides come after
@@ -163,7 +164,7 @@ class Foresight final : public Policy {
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout;
-    layout.chunk_bytes = whole_ || moves_whole_tensors(machine) ? 0 : chunk_bytes(machine);
+    layout.chunk_bytes = whole(machine) ? 0 : chunk_bytes(machine);
     layout.forgets_overwritten = forgets_;
     layout.fallback_eviction = false;  // step 6 names all there is
     if (program == nullptr) return layout;
@@ -198,7 +199,8 @@ class Foresight final : public Policy {
                return (*view.rehearsals)({trace, {}}, machine, candidate, limits);  // ops are where they are to be
              });
       }
-      flow_ = ForesightFlow(chunk_bytes(view.machine), window(view.machine), forgets_, plan_.knobs);
+      flow_ =
+          ForesightFlow(chunk_bytes(view.machine), window(view.machine), whole(view.machine), forgets_, plan_.knobs);
       flow_.start(view);
     }
     flow_.on(event, view, actions);
@@ -213,6 +215,7 @@ class Foresight final : public Policy {
   }
 
  private:
+  bool whole(const MachineSpec& machine) const { return whole_ || moves_whole_tensors(machine); }
   Bytes chunk_bytes(const MachineSpec& machine) const { return chunk_bytes_ == 0 ? chunk_of(machine) : chunk_bytes_; }
   // A coarse chunk is many of the run's: what is on its way, and what is kept free for it, would be too much.
   Bytes window(const MachineSpec& machine) const {
@@ -243,7 +246,7 @@ class Foresight final : public Policy {
   double storage_limit_ = 1.1;
   ForesightPlan plan_;
   std::vector<std::string> notes_;
-  ForesightFlow flow_{0, 0, false, {}};
+  ForesightFlow flow_{0, 0, false, false, {}};
 };
 
 void Foresight::plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) {

@@ -28,10 +28,15 @@ void HostCache::tend(Foreknowledge& known, const View& view, Actions& actions) {
   }
 }
 
-// For what comes from the GPU.
+// For what comes from the GPU: at least for the chunk that is next, which may be a large tensor.
 Bytes HostCache::reserve(const Foreknowledge& known, const View& view) const {
   constexpr Bytes most_share = 8, windows = 8;
-  return std::min(view.memory.capacity(known.ways.cpu) / most_share, windows * window_);
+  const Shelf& gpu = known.shelves[0];
+  std::uint32_t op = gpu.nearest(Shelf::owed, known.places.index(known.places.cpu()));
+  const Shelf::Kind kind = op != none ? Shelf::owed : Shelf::due;
+  if (op == none) op = gpu.farthest(Shelf::due, known.places.index(known.places.gpu()));
+  const Bytes next = op == none ? 0 : view.memory.footprint(gpu.first(kind, op), known.ways.cpu);
+  return std::min(view.memory.capacity(known.ways.cpu) / most_share, std::max(windows * window_, next));
 }
 
 // Until there are so many bytes and the reserve. What is dropped is needed after `floor`.

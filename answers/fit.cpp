@@ -367,9 +367,30 @@ bool has_member(const FitPolicyAnswer& answer, std::string_view name) {
   return name != "minimum_with_more" || !answer.minimum_with_more.empty();
 }
 
+// "a desktop with 61.00 GiB of cpu, …": what nobody said of a machine around a card (configs/desktop.h); empty: nothing.
+std::string assumed_desktop(const MachineSpec& machine) {
+  const auto is_assumed = [&](const std::string& path) {
+    const auto fact = std::ranges::find(machine.facts, path, &Fact::path);
+    return fact != machine.facts.end() && fact->source.starts_with("assumed");
+  };
+  std::vector<std::string> parts;
+  for (const Tier& tier : machine.tiers) {
+    if (!is_assumed("tiers." + tier.name + ".capacity")) continue;
+    parts.push_back(fmt::format("{} of {}", format_bytes(tier.capacity), tier.name));
+  }
+  for (const Link& link : machine.links) {
+    if (is_assumed("links." + link.name + ".bandwidth")) {
+      parts.push_back(fmt::format("{} at {}", link.name, format_bandwidth(link.bandwidth)));
+    }
+  }
+  if (parts.empty()) return "";
+  return fmt::format("a desktop with {}; --cpu-memory, --link, --nvme say otherwise", join(parts));
+}
+
 // What the answer rests on that the user did not say.
 std::vector<std::string> assumptions(const Workload& workload) {
   std::vector<std::string> assumed;
+  if (std::string desktop = assumed_desktop(workload.machine); !desktop.empty()) assumed.push_back(std::move(desktop));
   const GenerateSettings& settings = workload.scenario.trace.generate;
   if (settings.empty()) return assumed;
   const GenerateOptions options = parse_generate_settings(settings);

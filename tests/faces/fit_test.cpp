@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 MachineSpec machine(Bytes gpu, Bytes cpu, bool power_of_two) {
@@ -375,6 +376,21 @@ TEST_F(FitCommand, ResultsOfAModelAreReproduced) {
   std::ofstream(file) << result.out;
   const InProcessAnswer again = run_in_process({"reproduce", file});
   EXPECT_EQ(again.code, 0) << again.out << again.err;
+}
+
+// What nobody said of a desktop around a card is named, until somebody says it.
+TEST(Fit, NamesWhatIsAssumedOfADesktop) {
+  std::vector<std::string> words = {"fit", "--model",  "gpt2", "--batch", "1",         "--seq", "64",
+                                    "-m",  "rtx-4090", "-p",   "lru",     "--minimum", "none",  "--json"};
+  const auto desktop = [&] {
+    for (const Json& line : Json::parse(run_in_process(words).out).at("assumed")) {
+      if (line.get<std::string>().starts_with("a desktop with")) return line.get<std::string>();
+    }
+    return std::string();
+  };
+  EXPECT_THAT(desktop(), AllOf(HasSubstr("61.00 GiB of cpu"), HasSubstr("nvme_read at 6.00 GB/s")));
+  words.insert(words.end(), {"--cpu-memory", "32GiB", "--nvme", "7GB/s"});
+  EXPECT_THAT(desktop(), AllOf(Not(HasSubstr("of cpu")), Not(HasSubstr("nvme_read")), HasSubstr("h2d at")));
 }
 
 }  // namespace

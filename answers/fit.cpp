@@ -536,14 +536,16 @@ std::string headline(const FitAnswer& answer) {
     const SystemVerdict& with = *answer.with;
     text += fmt::format("  with {:<15}{}", with.system, with.fits ? "yes" : "no: " + with.reason.value_or(""));
     for (const TierUse& use : with.tiers) {
+      if (!with.fits && use.peak_bytes > use.capacity_bytes) continue;  // the reason says it
       text += fmt::format("; {} {} of {}", use.tier, format_bytes(use.peak_bytes), format_bytes(use.capacity_bytes));
     }
     text += "\n";
   }
   for (const FitChange& change : answer.changes) {
     if (!change.fits) continue;
-    text += fmt::format("  fits with           {}{}\n", change.flag,
-                        change.slowdown ? fmt::format(", × {:.2f} the time of a token", *change.slowdown) : "");
+    text += fmt::format(
+        "  fits with           {}{}\n", change.flag,
+        change.slowdown ? fmt::format(", × {:.2f} the time of a token if all had room", *change.slowdown) : "");
   }
   for (const std::string& line : answer.assumed) text += fmt::format("  assumed             {}\n", line);
   return text + "\n";
@@ -553,13 +555,15 @@ std::string headline(const FitAnswer& answer) {
 
 Document document_of(const FitAnswer& answer) {
   Document document{.kind = "fit"};
+  const std::string verdict =
+      answer.with ? fmt::format("{} with {}", answer.with->fits ? "fits" : "does not fit", answer.with->system)
+      : answer.without_offloading ? "fits"
+      : answer.fits               ? "fits with offloading"
+                                  : "does not fit";
   BarChart chart = chart_of(answer);
   document.title = chart.title;
-  document.add_text(fmt::format("{}: {}\n",
-                                answer.title.empty() ? answer.trace + " on " + answer.machine : answer.title,
-                                answer.without_offloading ? "fits"
-                                : answer.fits             ? "fits with offloading"
-                                                          : "does not fit"));
+  document.add_text(
+      fmt::format("{}: {}\n", answer.title.empty() ? answer.trace + " on " + answer.machine : answer.title, verdict));
   document.add_text(headline(answer));
   document.add_paragraph(answer.without_offloading ? "It runs without offloading."
                          : answer.fits             ? "It fits with offloading."

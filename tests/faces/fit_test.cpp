@@ -383,7 +383,8 @@ TEST(Fit, NamesWhatIsAssumedOfADesktop) {
   std::vector<std::string> words = {"fit", "--model",  "gpt2", "--batch", "1",         "--seq", "64",
                                     "-m",  "rtx-4090", "-p",   "lru",     "--minimum", "none",  "--json"};
   const auto desktop = [&] {
-    for (const Json& line : Json::parse(run_in_process(words).out).at("assumed")) {
+    const Json answer = Json::parse(run_in_process(words).out);
+    for (const Json& line : answer.at("assumed")) {
       if (line.get<std::string>().starts_with("a desktop with")) return line.get<std::string>();
     }
     return std::string();

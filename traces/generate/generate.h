@@ -61,7 +61,7 @@ template <>
 inline constexpr auto enum_texts<Stack> = std::to_array<std::string_view>({"eager", "compiled", "fused"});
 // full: the logits in fp32 at once, as Hugging Face computes the loss; chunked: the same for an eighth of the rows at a
 // time (torchtune, Liger); fused: one kernel on 16-bit logits, whose gradient takes their place (Apex, flash-attn).
-// `shifted`: as full, with what Transformers did up to 4.45 and keeps where the logits are returned.
+// `shifted`: as full, with what Transformers of early 2024 did and keeps where the logits are returned.
 enum class LossKind : std::uint8_t { full, chunked, fused, shifted };
 template <>
 inline constexpr auto enum_texts<LossKind> = std::to_array<std::string_view>({"full", "chunked", "fused", "shifted"});

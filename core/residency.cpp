@@ -125,7 +125,7 @@ bool Residency::reserve(ChunkId chunk, TierId tier) {
   Copy& c = mutable_copy(chunk, tier);
   TENCACHE_CHECK(c.state == CopyState::absent);
   Allocator& allocator = *allocators_[tier];
-  const auto offset = allocator.allocate(rounded(bytes_in(chunk, tier), tier), !persistent(tensor_of(chunk)), chunk);
+  const auto offset = allocator.allocate(rounded(bytes_in(chunk, tier), tier), !lives_long(tensor_of(chunk)), chunk);
   if (!offset) return false;
   TENCACHE_CHECK(allocator.used() <= allocator.capacity());
   if (addressed_[tier]) offsets_[tier][chunk] = *offset;

@@ -99,6 +99,12 @@ class Residency {
   bool persistent(TensorId tensor) const { return tensors_[tensor].persistent; }
   // A live tensor's role becomes known late (a gradient when backward hands it over).
   void set_role(TensorId tensor, Role role) { tensors_[tensor].role = role; }
+  // What the model and the optimizer keep, whether a program says that it persists or, running live, only what it is.
+  bool lives_long(TensorId tensor) const {
+    const Role role = tensors_[tensor].role;
+    return persistent(tensor) || role == Role::parameter || role == Role::master_parameter ||
+           role == Role::optimizer_state || role == Role::expert;
+  }
   ChunkId first_chunk(TensorId tensor) const { return whole() ? tensor : first_chunks_[tensor]; }
   std::uint32_t chunk_count(TensorId tensor) const {
     return whole() ? 1 : first_chunks_[tensor + std::size_t{1}] - first_chunks_[tensor];

@@ -133,14 +133,26 @@ TensorId Trace::add_tensor(std::string_view name, Bytes bytes, Role role, bool p
   return static_cast<TensorId>(tensors.size() - 1);
 }
 
-OpIndex Trace::add_op(Op op, std::span<const TensorId> reads, std::span<const TensorId> writes) {
-  TENCACHE_CHECK(accesses.size() + reads.size() + writes.size() < none);
+OpIndex Trace::add_op(Op op, std::span<const TensorId> reads, std::span<const TensorId> writes,
+                      std::span<const TensorId> frees) {
+  TENCACHE_CHECK(accesses.size() + reads.size() + writes.size() + frees.size() < none);
   op.accesses = {static_cast<std::uint32_t>(accesses.size()), static_cast<std::uint32_t>(reads.size()),
-                 static_cast<std::uint32_t>(writes.size())};
-  accesses.insert(accesses.end(), reads.begin(), reads.end());
-  accesses.insert(accesses.end(), writes.begin(), writes.end());
+                 static_cast<std::uint32_t>(writes.size()), static_cast<std::uint32_t>(frees.size())};
+  for (const std::span<const TensorId> list : {reads, writes, frees}) {
+    accesses.insert(accesses.end(), list.begin(), list.end());
+  }
   ops.push_back(op);
   return static_cast<OpIndex>(ops.size() - 1);
+}
+
+std::vector<OpIndex> Trace::deaths() const {
+  std::vector<OpIndex> result(tensors.size(), none);
+  for (OpIndex index = 0; index < ops.size(); ++index) {
+    for (const std::span<const TensorId> list : {reads(ops[index]), writes(ops[index]), frees(ops[index])}) {
+      for (const TensorId tensor : list) result[tensor] = index;
+    }
+  }
+  return result;
 }
 
 void Trace::validate(const std::string& file, std::span<const std::uint64_t> line_of_op) const {
@@ -153,7 +165,7 @@ void Trace::validate(const std::string& file, std::span<const std::uint64_t> lin
                       " bytes; a tensor has between 1 byte and 1 PiB");
     }
   }
-  std::vector<bool> written(tensors.size(), false), right(kernels.size(), false);
+  std::vector<bool> written(tensors.size(), false), freed(tensors.size(), false), right(kernels.size(), false);
   for (OpIndex i = 0; i < ops.size(); ++i) {
     const Op& op = ops[i];
     if (op.duration_ns < 0 || op.gap_before_ns < 0 || op.issue_ns < 0) {
@@ -195,6 +207,17 @@ void Trace::validate(const std::string& file, std::span<const std::uint64_t> lin
         throw Error(file, line(i),
                     "op '" + name(op) + "' writes tensor " + std::to_string(id) + ", which does not exist");
       written[id] = true;
+    }
+    for (TensorId id : frees(op)) {
+      const std::string what = "op '" + name(op) + "' frees tensor ";
+      if (id >= tensors.size()) throw Error(file, line(i), what + std::to_string(id) + ", which does not exist");
+      const char* mistake = tensors[id].persistent                 ? "which is persistent"
+                            : op.stream == OpStream::communication ? "but runs on the communication stream"
+                            : !written[id]                         ? "which no op has written yet"
+                            : freed[id]                            ? "which another op frees already"
+                                                                   : nullptr;
+      if (mistake != nullptr) throw Error(file, line(i), what + "'" + name(tensors[id]) + "', " + mistake);
+      freed[id] = true;
     }
   }
 }

@@ -190,11 +190,11 @@ enum class OpStream : std::uint8_t { compute, communication };
 template <>
 inline constexpr auto enum_texts<OpStream> = std::to_array<std::string_view>({"compute", "communication"});
 
-// Which of Trace::accesses are an op's: what it reads, then what it writes.
+// Which of Trace::accesses are an op's: what it reads, then what it writes, and after these what it frees.
 struct AccessRange {
-  std::uint32_t first = 0, reads = 0, writes = 0;
+  std::uint32_t first = 0, reads = 0, writes = 0, frees = 0;
 
-  std::uint32_t end() const { return first + reads + writes; }
+  std::uint32_t end() const { return first + reads + writes; }  // of what it accesses
 };
 
 struct Op {
@@ -276,6 +276,11 @@ struct Trace {
   std::span<const TensorId> writes(const Op& op) const {
     return {accesses.data() + op.accesses.first + op.accesses.reads, op.accesses.writes};
   }
+  // What the program holds until this op is over, later than the tensor's last use: gradients until `zero_grad`. A
+  // tensor that is not persistent dies once all its uses, and the op that frees it if one does, are over.
+  std::span<const TensorId> frees(const Op& op) const {
+    return {accesses.data() + op.accesses.end(), op.accesses.frees};
+  }
   std::string_view name(const Op& op) const { return names[op.name]; }
   std::string_view module(const Op& op) const { return names[op.module]; }
   std::string_view name(const Tensor& tensor) const { return names[tensor.name]; }
@@ -286,11 +291,16 @@ struct Trace {
   // The detail's number for Op::detail; ops that follow each other with the same detail share it.
   std::uint32_t add_detail(const OpDetail& detail);
   // Sets the op's access range, in the order given. The ids must exist.
-  OpIndex add_op(Op op, std::span<const TensorId> reads, std::span<const TensorId> writes);
+  OpIndex add_op(Op op, std::span<const TensorId> reads, std::span<const TensorId> writes,
+                 std::span<const TensorId> frees = {});
+
+  // By tensor, the op that it dies with if it is not persistent: its last use, or what frees it later. `none`: unused.
+  std::vector<OpIndex> deaths() const;
 
   // Throws Error when the trace cannot be run: no ops, a tensor of 0 bytes or above 1 PiB, an id that does not exist,
-  // a tensor that is not persistent and is read before any write, an op that is revealed by itself or a later one, a
-  // kernel whose shape or attributes do not go with its kind. `line_of_op`, if given, places the error.
+  // a tensor that is not persistent and is read before any write, one that is freed twice, before any write, although
+  // it is persistent, or by an op of the communication stream, an op that is revealed by itself or a later one, a kernel
+  // whose shape or attributes do not go with its kind. `line_of_op`, if given, places the error.
   void validate(const std::string& file = "trace", std::span<const std::uint64_t> line_of_op = {}) const;
 };
 

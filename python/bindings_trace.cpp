@@ -308,7 +308,8 @@ std::shared_ptr<PythonTrace> from_arrays(const py::dict& header, const std::vect
                                          const ArrayColumn<TensorRow>& tensors, const ArrayColumn<OpRow>& ops,
                                          const py::object& reads, const py::object& writes,
                                          const std::optional<ArrayColumn<KernelRow>>& kernels,
-                                         const std::optional<ArrayColumn<DetailRow>>& details) {
+                                         const std::optional<ArrayColumn<DetailRow>>& details,
+                                         const std::optional<py::object>& frees) {
   auto made = std::make_shared<PythonTrace>();
   set_header(*made, header);
   Trace& trace = made->trace;
@@ -324,8 +325,11 @@ std::shared_ptr<PythonTrace> from_arrays(const py::dict& header, const std::vect
   const auto tensor_count = static_cast<std::size_t>(tensors.size()), op_count = static_cast<std::size_t>(ops.size());
   for (std::size_t i = 0; i < tensor_count; ++i) trace.tensors.push_back(tensor_of(tensors.data()[i], trace.names, i));
   const Lists read(reads, "reads", op_count, tensor_count), write(writes, "writes", op_count, tensor_count);
+  std::optional<Lists> freed;
+  if (frees) freed.emplace(*frees, "frees", op_count, tensor_count);
   for (std::size_t i = 0; i < op_count; ++i) {
-    trace.add_op(op_of(ops.data()[i], trace, i), read.of(i), write.of(i));
+    const std::span<const TensorId> none_or_some = freed ? freed->of(i) : std::span<const TensorId>();
+    trace.add_op(op_of(ops.data()[i], trace, i), read.of(i), write.of(i), none_or_some);
   }
   return made;
 }
@@ -365,8 +369,9 @@ OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<Ten
                bool reorderable, std::uint16_t rank, const std::string& rendezvous, const std::string& kernel,
                const std::vector<std::uint64_t>& shape, bool causal, const std::string& attention_kernel,
                bool unaligned, bool fp8, std::uint32_t launches, std::uint32_t step, std::optional<OpIndex> revealed_by,
-               Nanoseconds cpu_duration_ns, const std::string& stream, Nanoseconds issue_ns) {
-  for (const std::vector<TensorId>* list : {&reads, &writes}) {
+               Nanoseconds cpu_duration_ns, const std::string& stream, Nanoseconds issue_ns,
+               const std::vector<TensorId>& frees) {
+  for (const std::vector<TensorId>* list : {&reads, &writes, &frees}) {
     for (const TensorId id : *list) check_below(id, self.trace.tensors.size(), "tensor", self.trace.ops.size());
   }
   if (revealed_by) check_below(*revealed_by, self.trace.ops.size(), "revealed_by", self.trace.ops.size());
@@ -391,7 +396,7 @@ OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<Ten
   op.kernel = self.trace.kernels.intern(launched);
   op.detail = self.trace.add_detail({step, revealed_by.value_or(none), cpu_duration_ns});
   ++self.revision;
-  return self.trace.add_op(op, reads, writes);
+  return self.trace.add_op(op, reads, writes, frees);
 }
 
 using TraceClass = py::class_<PythonTrace, std::shared_ptr<PythonTrace>>;
@@ -421,21 +426,21 @@ void bind_making(TraceClass& trace) {
       py::arg("path"));
   trace.def_static("from_arrays", &from_arrays, py::arg("header"), py::arg("names"), py::arg("tensors"), py::arg("ops"),
                    py::arg("reads"), py::arg("writes"), py::arg("kernels") = py::none(),
-                   py::arg("details") = py::none(),
+                   py::arg("details") = py::none(), py::arg("frees") = py::none(),
                    "A trace from what `header`, `names`, `tensors`, `ops`, `reads` and `writes` of another give, and "
-                   "`kernels` and `details` if its ops have any. names[0] is ''.");
+                   "`kernels`, `details` and `frees` if its ops have any. names[0] is ''.");
   trace.def("add_tensor", &add_tensor, py::arg("name"), py::arg("bytes"), py::arg("role"),
             py::arg("persistent") = false, py::arg("stored_bytes") = 0, "Appends a tensor; returns its id.");
-  trace.def("add_op", &add_op, py::arg("name"), py::kw_only(), py::arg("reads"), py::arg("writes"),
-            py::arg("duration_ns"), py::arg("phase"), py::arg("device") = "gpu",
-            py::arg("duration_source") = "measured", py::arg("module") = "", py::arg("gap_before_ns") = 0,
-            py::arg("flops") = 0, py::arg("bytes") = 0, py::arg("group") = -1, py::arg("placeable") = false,
-            py::arg("reorderable") = false, py::arg("rank") = 0, py::arg("rendezvous") = "", py::arg("kernel") = "",
-            py::arg("shape") = std::vector<std::uint64_t>(), py::arg("causal") = false,
-            py::arg("attention_kernel") = "", py::arg("unaligned") = false, py::arg("fp8") = false,
-            py::arg("launches") = 1, py::arg("step") = 0, py::arg("revealed_by") = py::none(),
-            py::arg("cpu_duration_ns") = 0, py::arg("stream") = "compute", py::arg("issue_ns") = 0,
-            "Appends an op; `reads` and `writes` are tensor ids. Returns its index.");
+  trace.def(
+      "add_op", &add_op, py::arg("name"), py::kw_only(), py::arg("reads"), py::arg("writes"), py::arg("duration_ns"),
+      py::arg("phase"), py::arg("device") = "gpu", py::arg("duration_source") = "measured", py::arg("module") = "",
+      py::arg("gap_before_ns") = 0, py::arg("flops") = 0, py::arg("bytes") = 0, py::arg("group") = -1,
+      py::arg("placeable") = false, py::arg("reorderable") = false, py::arg("rank") = 0, py::arg("rendezvous") = "",
+      py::arg("kernel") = "", py::arg("shape") = std::vector<std::uint64_t>(), py::arg("causal") = false,
+      py::arg("attention_kernel") = "", py::arg("unaligned") = false, py::arg("fp8") = false, py::arg("launches") = 1,
+      py::arg("step") = 0, py::arg("revealed_by") = py::none(), py::arg("cpu_duration_ns") = 0,
+      py::arg("stream") = "compute", py::arg("issue_ns") = 0, py::arg("frees") = std::vector<TensorId>(),
+      "Appends an op; `reads`, `writes` and `frees` are tensor ids. Returns its index.");
   trace.def(
       "name_id",
       [](PythonTrace& self, const std::string& text) {
@@ -481,6 +486,10 @@ void bind_contents(TraceClass& trace) {
   trace.def_property_readonly(
       "writes", [](const PythonTrace& self) { return accesses(self, &Trace::writes); },
       "(offsets, tensor ids): op i writes ids[offsets[i]:offsets[i + 1]], in access order.");
+  trace.def_property_readonly(
+      "frees", [](const PythonTrace& self) { return accesses(self, &Trace::frees); },
+      "(offsets, tensor ids): with op i the program lets go of ids[offsets[i]:offsets[i + 1]], later than their last "
+      "use.");
   trace.def_property_readonly(
       "names",
       [](const PythonTrace& self) {

@@ -13,13 +13,11 @@ namespace {
 
 // Whether all that is alive at once fits into the machine's memories, so that nothing has to be in storage.
 bool memories_hold_all(const Trace& trace, const MachineSpec& machine) {
-  std::vector<OpIndex> born(trace.tensors.size(), none), last_use(trace.tensors.size(), 0);
+  std::vector<OpIndex> born(trace.tensors.size(), none);
+  const std::vector<OpIndex> deaths = trace.deaths();
   for (OpIndex op = 0; op < trace.ops.size(); ++op) {
     for (const std::span<const TensorId> used : {trace.reads(trace.ops[op]), trace.writes(trace.ops[op])}) {
-      for (const TensorId id : used) {
-        born[id] = std::min(born[id], op);
-        last_use[id] = op;
-      }
+      for (const TensorId id : used) born[id] = std::min(born[id], op);
     }
   }
   uint128 alive = 0, room = 0;  // sums of any sizes
@@ -30,7 +28,7 @@ bool memories_hold_all(const Trace& trace, const MachineSpec& machine) {
       alive += tensor.bytes;
     } else if (born[id] != none) {
       born_at[born[id]] += tensor.bytes;
-      dead_after[last_use[id]] += tensor.bytes;
+      dead_after[deaths[id]] += tensor.bytes;
     }
   }
   for (const Tier& tier : machine.tiers) room += tier.kind == TierKind::nvme ? 0 : tier.capacity;

@@ -23,6 +23,7 @@ Lifetimes lifetimes_of(const Trace& trace) {
       if (first == none) first = index;
       if (trace.ops[first].rank == trace.ops[index].rank) result.last[tensor] = index;
     });
+    for (const TensorId tensor : trace.frees(trace.ops[index])) result.last[tensor] = index;
   }
   return result;
 }

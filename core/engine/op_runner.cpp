@@ -39,8 +39,8 @@ void OpRunner::issue(std::uint8_t index) {
     for (const Use& use : op.uses) require(index, op, use);
   }
   if (op.external && state_.memory.movable(lane.tier)) {
-    op.demand.births =
-        state_.program->births(op.times.op, std::max(movable_unit, state_.spec.tiers[lane.tier].granularity));
+    const Bytes unit = std::max(movable_unit, state_.spec.tiers[lane.tier].granularity);
+    op.demand.births = state_.program->births(op.times.op, unit).value_or(largest_used(lane.tier, op));
   }
   op.times.late = op.demand.missing > 0 || !op.demand.holds.empty();
   session_.emit({.kind = EventKind::op_issued, .device = device_of(index), .op = op.times.op, .uses = op.uses});
@@ -174,6 +174,18 @@ void OpRunner::take_outputs(TierId tier, ActiveOp& op) {
     TENCACHE_CHECK(demand.missing > 0);
     --demand.missing;
   }
+}
+
+// What an op makes is mostly no larger.
+Bytes OpRunner::largest_used(TierId tier, const ActiveOp& op) const {
+  Bytes largest = 0;
+  for (const Use& use : op.uses) {
+    if (use.tensor == none) continue;
+    for (const ChunkId chunk : state_.memory.chunks_of(use.tensor)) {
+      largest = std::max(largest, state_.memory.footprint(chunk, tier));
+    }
+  }
+  return largest;
 }
 
 // Once the op runs its tensors, which are all there, stay where they are: whether they leave so many bytes between
@@ -326,7 +338,7 @@ void OpRunner::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_
   session_.emit({.kind = EventKind::op_done, .device = device_of(index), .op = op.times.op, .uses = op.uses});
   spent_.clear();
   if (index != communication_lane) state_.program->passed(index);
-  state_.program->done(lane.tier, op.uses, state_.memory, spent_);
+  state_.program->done(lane.tier, op.times.op, op.uses, state_.memory, spent_);
   for (const TensorId tensor : spent_) {
     if (state_.layout.free_dead == FreeDead::now) {
       mover_.kill(tensor);

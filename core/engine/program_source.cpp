@@ -62,6 +62,7 @@ OwnedProgram::OwnedProgram(const Program& program, const MachineSpec& spec, cons
     uses.clear();
     lister_.append(op, uses);
     for (const Use& use : uses) ++uses_total_[use.tensor];
+    for (const TensorId tensor : trace.frees(op)) ++uses_total_[tensor];
   }
   uses_left_ = uses_total_;
   note_what_the_gpu_reads(governed);
@@ -96,6 +97,7 @@ void OwnedProgram::find_needs(bool blocking_step) {
   if (sequences_[1].ops.empty()) return;
   for (Sequence& sequence : sequences_) sequence.needs.assign(sequence.ops.size(), no_need);
   const std::size_t tensors = program_->trace.tensors.size();
+  const auto frees = [this](OpIndex op) { return program_->trace.frees(program_->trace.ops[op]); };
   std::array<std::vector<std::int64_t>, lane_count> last_read, last_write;
   for (std::size_t lane = 0; lane < lane_count; ++lane) {
     last_read[lane].assign(tensors, no_need);
@@ -111,6 +113,8 @@ void OwnedProgram::find_needs(bool blocking_step) {
         need = std::max(need, last_write[other][use.tensor]);
         if (use.write) need = std::max(need, last_read[other][use.tensor]);
       }
+      // What an op frees it ends as one that reads it does.
+      for (const TensorId tensor : frees(op)) need = std::max(need, last_write[other][tensor]);
       const std::int64_t others = static_cast<std::int64_t>(sequences_[other].ops.size());
       if (round == 1 && need != no_need) sequences_[mine].needs[at[mine]] = need - others;
       const std::int64_t done_count =
@@ -119,6 +123,7 @@ void OwnedProgram::find_needs(bool blocking_step) {
         (use.write ? last_write : last_read)[mine][use.tensor] = done_count;
         if (use.read) last_read[mine][use.tensor] = done_count;
       }
+      for (const TensorId tensor : frees(op)) last_read[mine][tensor] = done_count;
       ++at[mine];
     }
   }
@@ -196,16 +201,27 @@ void OwnedProgram::issue(std::uint8_t lane, std::uint64_t, ActiveOp& op) {
   ++sequence.iteration;
 }
 
-void OwnedProgram::done(TierId tier, std::span<const Use> uses, const Residency& memory, std::vector<TensorId>& spent) {
+bool OwnedProgram::use_ends(TensorId tensor) {
+  if (--uses_left_[tensor] > 0) return false;
+  uses_left_[tensor] = uses_total_[tensor];
+  return true;
+}
+
+void OwnedProgram::done(TierId tier, OpIndex op, std::span<const Use> uses, const Residency& memory,
+                        std::vector<TensorId>& spent) {
+  const auto spend = [&](TensorId tensor) {
+    // An op issued ahead gives it a new life already.
+    if (memory.copy(memory.first_chunk(tensor), tier).pins == 0) spent.push_back(tensor);
+  };
   for (const Use& use : uses) {
-    const bool last = --uses_left_[use.tensor] == 0;
-    if (last) uses_left_[use.tensor] = uses_total_[use.tensor];
+    const bool last = use_ends(use.tensor);
     // What outlives the iteration may be looked at between it and the next.
     const bool spent_here =
         memory.persistent(use.tensor) ? forgets_overwritten_ && !last && overwritten_next(use.tensor) : last;
-    if (!spent_here) continue;
-    // An op issued ahead gives it a new life already.
-    if (memory.copy(memory.first_chunk(use.tensor), tier).pins == 0) spent.push_back(use.tensor);
+    if (spent_here) spend(use.tensor);
+  }
+  for (const TensorId tensor : program_->trace.frees(program_->trace.ops[op])) {
+    if (use_ends(tensor)) spend(tensor);
   }
 }
 
@@ -269,8 +285,8 @@ void LiveProgram::show(View& view) const {
   view.to_program = &to_program_;
 }
 
-Bytes LiveProgram::births(OpIndex op, Bytes unit) const {
-  if (op == none || program_ == nullptr || deviated_) return 0;
+std::optional<Bytes> LiveProgram::births(OpIndex op, Bytes unit) const {
+  if (op == none || program_ == nullptr || deviated_) return std::nullopt;
   Bytes sum = 0;
   for (const Use& use : schedule_->uses(op)) {
     if (!use.write || to_memory_[use.tensor] != none) continue;

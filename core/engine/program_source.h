@@ -60,15 +60,16 @@ class ProgramSource {
   virtual std::optional<StallCause> blocked_by(std::uint8_t lane, const OpLanes& lanes) const = 0;
   // The lane's next op becomes this one, whose memory stays where it is until it is done.
   virtual void issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) = 0;
-  // What the op will make once it runs, as far as its schedule tells; each tensor in multiples of `unit`.
-  virtual Bytes births(OpIndex, Bytes /*unit*/) const { return 0; }
+  // What the op will make once it runs, each tensor in multiples of `unit`; none: no schedule tells.
+  virtual std::optional<Bytes> births(OpIndex, Bytes /*unit*/) const { return 0; }
   // Which module the GPU enters with the op, if the program does not tell by itself.
   virtual std::optional<NameId> module_of(OpIndex op) const = 0;
   // The lane is done with it; on the communication lane it may still run.
   virtual void passed(std::uint8_t lane) = 0;
-  // An op with these uses is done. Appends the tensors whose last use of the iteration it was and whose values nothing
-  // needs any more.
-  virtual void done(TierId tier, std::span<const Use> uses, const Residency& memory, std::vector<TensorId>& spent) = 0;
+  // An op with these uses is done. Appends the tensors whose last use of the iteration it was, or which it frees, and
+  // whose values nothing needs any more.
+  virtual void done(TierId tier, OpIndex op, std::span<const Use> uses, const Residency& memory,
+                    std::vector<TensorId>& spent) = 0;
   // Nothing of the tensor is left; its id may come again.
   virtual void gone(TensorId) {}
   // Ops or tasks that are announced and not issued.
@@ -106,7 +107,8 @@ class OwnedProgram final : public ProgramSource {
   void issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) override;
   std::optional<NameId> module_of(OpIndex op) const override { return program_->trace.ops[op].module; }
   void passed(std::uint8_t lane) override;
-  void done(TierId tier, std::span<const Use> uses, const Residency& memory, std::vector<TensorId>& spent) override;
+  void done(TierId tier, OpIndex op, std::span<const Use> uses, const Residency& memory,
+            std::vector<TensorId>& spent) override;
   std::size_t pending(std::uint8_t) const override { return 0; }
   bool stops_at(std::uint64_t iteration) const override { return iteration == limits_.max_iterations; }
   bool looks_for_steady_state() const override { return limits_.until_steady; }
@@ -129,6 +131,8 @@ class OwnedProgram final : public ProgramSource {
   void find_needs(bool blocking_step);
   // The next op that uses it, in this iteration, writes it without reading it.
   bool overwritten_next(TensorId tensor) const;
+  // One of what ends its life in this iteration is over. Whether it was the last.
+  bool use_ends(TensorId tensor);
   StallCause cause_of(std::int64_t place, const Sequence& other) const;
   TensorId in_program(TensorId tensor) const override { return tensor; }
 
@@ -138,7 +142,7 @@ class OwnedProgram final : public ProgramSource {
   std::uint64_t begun_iterations_ = 0;  // at most
   std::array<Sequence, lane_count> sequences_;
   std::vector<std::uint32_t> uses_left_;   // by tensor, in this iteration: 1 .. uses_total_, which it starts from
-  std::vector<std::uint32_t> uses_total_;  // by tensor
+  std::vector<std::uint32_t> uses_total_;  // by tensor; one more where an op frees it
   bool forgets_overwritten_;               // Layout's
   bool overlaps_;                          // ops of the communication stream run beside others
   bool runs_ahead_;                        // the host does
@@ -166,10 +170,10 @@ class LiveProgram final : public ProgramSource {
   std::optional<NextOp> next(std::uint8_t lane) const override;
   std::optional<StallCause> blocked_by(std::uint8_t lane, const OpLanes& lanes) const override;
   void issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) override;
-  Bytes births(OpIndex op, Bytes unit) const override;
+  std::optional<Bytes> births(OpIndex op, Bytes unit) const override;
   std::optional<NameId> module_of(OpIndex) const override { return {}; }
   void passed(std::uint8_t) override {}
-  void done(TierId, std::span<const Use>, const Residency&, std::vector<TensorId>&) override {}
+  void done(TierId, OpIndex, std::span<const Use>, const Residency&, std::vector<TensorId>&) override {}
   void gone(TensorId tensor) override;
   std::size_t pending(std::uint8_t lane) const override { return tasks_[lane].size(); }
   bool stops_at(std::uint64_t) const override { return false; }

@@ -39,6 +39,7 @@ void StepDraft::died(std::uint32_t tensor, bool in_op) {
   if (!recording_ || tensor == none) return;
   DraftTensor& draft = tensors_[tensor];
   draft.gone = true;
+  if (!ops_.empty()) draft.gone_after = static_cast<std::uint32_t>(ops_.size() - 1);
   const bool only_in_this_op = in_op && draft.born_at == ops_.size() - 1;
   if (only_in_this_op && draft.role == Role::activation) draft.role = Role::workspace;
 }
@@ -152,12 +153,28 @@ std::vector<TensorId> StepDraft::add_tensors(Trace& trace) const {
   return ids;
 }
 
+std::vector<std::vector<TensorId>> StepDraft::frees(const Trace& trace, const std::vector<TensorId>& ids) const {
+  std::vector<std::uint32_t> last_use(tensors_.size(), none);
+  for (std::uint32_t op = 0; op < ops_.size(); ++op) {
+    for (const Use& use : ops_[op].uses) last_use[use.tensor] = op;
+    for (const std::uint32_t birth : ops_[op].births) last_use[birth] = op;
+  }
+  std::vector<std::vector<TensorId>> result(ops_.size());
+  for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
+    if (ids[i] == none || trace.tensors[ids[i]].persistent) continue;
+    const std::uint32_t until = tensors_[i].gone ? tensors_[i].gone_after : static_cast<std::uint32_t>(ops_.size() - 1);
+    if (until > last_use[i]) result[until].push_back(ids[i]);
+  }
+  return result;
+}
+
 RecordedStep StepDraft::finish(const NamePool& names, std::vector<TensorId>& ids) const {
   RecordedStep step;
   step.trace.header.provenance.made_by = MadeBy::recorded;
   step.trace.names = names;
   ids = add_tensors(step.trace);
   step.boundaries = boundaries_;
+  const std::vector<std::vector<TensorId>> freed = frees(step.trace, ids);
   std::vector<TensorId> reads, writes;
   for (const DraftOp& draft : ops_) {
     reads.clear();
@@ -174,7 +191,7 @@ RecordedStep StepDraft::finish(const NamePool& names, std::vector<TensorId>& ids
       births.push_back(ids[birth]);
       writes.push_back(ids[birth]);
     }
-    step.trace.add_op(draft.op, reads, writes);
+    step.trace.add_op(draft.op, reads, writes, freed[step.trace.ops.size()]);
   }
   return step;
 }

@@ -3,6 +3,8 @@
 // What is alive when the step begins is persistent. A tensor that is born in a step and dies in the next one (a
 // gradient) is one tensor of the trace: old and new ones are paired by size in order of birth. So is one that grows (a
 // cache of keys and values): an op makes the new one from the old one, which dies. It has its first size there.
+// A tensor that the program holds for longer than its last use is freed by the op that ran last before its death, or by
+// the step's last one.
 #pragma once
 
 #include <cstdint>
@@ -63,6 +65,7 @@ class StepDraft {
     bool old = false;   // alive when the step began
     bool gone = false;  // died in the step
     std::uint32_t born_at = none;
+    std::uint32_t gone_after = none;  // the op before its death; none: it died before the first one, or not at all
   };
   struct DraftOp {
     Op op;
@@ -73,6 +76,8 @@ class StepDraft {
   std::vector<std::uint32_t> pair_old_and_new() const;
   void pair_grown(std::vector<std::uint32_t>& stands_for) const;
   std::vector<TensorId> add_tensors(Trace& trace) const;
+  // By op, of the trace's tensors.
+  std::vector<std::vector<TensorId>> frees(const Trace& trace, const std::vector<TensorId>& ids) const;
   std::string name_of(std::uint32_t tensor, std::uint32_t ordinal, const NamePool& names) const;
 
   bool recording_ = false;

@@ -93,7 +93,8 @@ std::vector<std::uint32_t> CoarseTrace::merge_ops(const Trace& trace) const {
 
 void CoarseTrace::merge_tensors(const Trace& trace, const std::vector<std::uint32_t>& merged) {
   std::vector<std::vector<Access>> accesses(trace.tensors.size());
-  std::vector<OpIndex> first_use(trace.tensors.size(), none), last_use(trace.tensors.size(), none);
+  std::vector<OpIndex> first_use(trace.tensors.size(), none);
+  const std::vector<OpIndex> deaths = trace.deaths();
   for (OpIndex index = 0; index < trace.ops.size(); ++index) {
     const auto use = [&](TensorId tensor, bool write) {
       std::vector<Access>& list = accesses[tensor];
@@ -102,7 +103,6 @@ void CoarseTrace::merge_tensors(const Trace& trace, const std::vector<std::uint3
       if (write) access.write = true;
       if (!write && !access.write) access.read = true;
       first_use[tensor] = std::min(first_use[tensor], index);
-      last_use[tensor] = index;
     };
     for (const TensorId tensor : trace.reads(trace.ops[index])) use(tensor, false);
     for (const TensorId tensor : trace.writes(trace.ops[index])) use(tensor, true);
@@ -112,27 +112,29 @@ void CoarseTrace::merge_tensors(const Trace& trace, const std::vector<std::uint3
   parts_.resize(trace.tensors.size());
   const Bytes largest = std::max<Bytes>(1, machine_.tiers[0].capacity / parts_of_gpu());
   const std::size_t op_count = merged.back() + std::size_t{1};
-  std::vector<std::vector<TensorId>> reads(op_count), writes(op_count);
+  std::vector<std::vector<TensorId>> reads(op_count), writes(op_count), frees(op_count);
   // What is born with an op and what dies with it, of what lives within one merged op.
   std::vector<Bytes> born(trace.ops.size(), 0), died(trace.ops.size(), 0);
-  std::map<std::tuple<Role, bool, std::vector<Access>>, TensorId> alike;
+  std::map<std::tuple<Role, bool, std::vector<Access>, OpIndex>, TensorId> alike;
   for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
     const Tensor& fine = trace.tensors[tensor];
     parts_[tensor].bytes = fine.bytes;
     if (accesses[tensor].empty() && !fine.persistent) continue;
-    if (!fine.persistent && accesses[tensor].size() == 1) {
+    std::vector<Access>& list = accesses[tensor];
+    const OpIndex death = fine.persistent ? none : merged[deaths[tensor]];
+    if (!fine.persistent && list.front().op == death) {
       born[first_use[tensor]] += fine.bytes;
-      died[last_use[tensor]] += fine.bytes;
+      died[deaths[tensor]] += fine.bytes;
       continue;
     }
-    std::vector<Access>& list = accesses[tensor];
-    auto [found, is_new] = alike.try_emplace({fine.role, fine.persistent, list}, none);
+    auto [found, is_new] = alike.try_emplace({fine.role, fine.persistent, list, death}, none);
     if (found->second == none || trace_.tensors[found->second].bytes + fine.bytes > largest) {
       found->second = trace_.add_tensor(trace.name(fine), 0, fine.role, fine.persistent);
       for (const Access& access : list) {
         if (access.read) reads[access.op].push_back(found->second);
         if (access.write) writes[access.op].push_back(found->second);
       }
+      if (death != none && list.back().op != death) frees[death].push_back(found->second);
     }
     Tensor& into = trace_.tensors[found->second];
     parts_[tensor] = {.tensor = found->second, .begin = into.bytes, .bytes = fine.bytes};
@@ -158,7 +160,7 @@ void CoarseTrace::merge_tensors(const Trace& trace, const std::vector<std::uint3
       alive -= died[index];
     }
     if (most > 0) writes[number].push_back(trace_.add_tensor("workspace", most, Role::workspace, false));
-    trace_.add_op(op, reads[number], writes[number]);
+    trace_.add_op(op, reads[number], writes[number], frees[number]);
   }
 }
 

@@ -116,6 +116,8 @@ void Foreknowledge::done(const Event& event, const View& view) {
     }
     refresh_all(tensor, view);
   }
+  const Trace& trace = view.program->trace;
+  for (const TensorId id : trace.frees(trace.ops[event.op])) forget(view.memory_tensor(id), view);
 }
 
 void Foreknowledge::arrived(const Event& event, const View& view) {

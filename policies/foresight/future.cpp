@@ -15,6 +15,13 @@ Future::Future(const Trace& trace, const Schedule& schedule, const std::vector<B
   born_.resize(ops);
   died_.resize(ops);
   alive_.resize(ops);
+  const std::vector<OpIndex> deaths = trace.deaths();
+  for (OpIndex op = 0; op < ops; ++op) {
+    for (const TensorId tensor : trace.frees(trace.ops[op])) {
+      const bool used = schedule.ops_of(tensor).back() == op;  // then it counts below
+      if (devices_[op] == Device::gpu && deaths[tensor] == op && !used) died_[op] += footprints[tensor];
+    }
+  }
   // Backwards over two rounds: the second sees what comes after the iteration's end.
   constexpr std::int64_t unknown = -1;
   struct Ahead {
@@ -40,8 +47,9 @@ Future::Future(const Trace& trace, const Schedule& schedule, const std::vector<B
         const std::size_t index = first_use_[op] + i;
         const std::int64_t end = (round + 1) * static_cast<std::int64_t>(ops);  // of the iteration
         const bool forgotten = forgets && tensor.persistent && a.overwritten != unknown && a.overwritten < end;
-        dies_[index] = forgotten || (!tensor.persistent && others.back() == op) ? 1 : 0;
-        if (dies_[index] != 0) a = {};
+        const bool last = !tensor.persistent && others.back() == op;
+        dies_[index] = forgotten || (last && deaths[use.tensor] == op) ? 1 : 0;
+        if (forgotten || last) a = {};
         a.overwritten = use.read ? unknown : place;
         if (round == 0) after_[index] = distances(a, place);
         if (devices_[op] == Device::gpu) {

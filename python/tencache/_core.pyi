@@ -64,6 +64,7 @@ class Trace:
         writes: Accesses,
         kernels: Optional[NDArray[np.void]] = None,
         details: Optional[NDArray[np.void]] = None,
+        frees: Optional[Accesses] = None,
     ) -> "Trace": ...
     def add_tensor(
         self, name: str, bytes: int, role: str, persistent: bool = False, stored_bytes: int = 0
@@ -97,6 +98,9 @@ class Trace:
         step: int = 0,
         revealed_by: Optional[int] = None,
         cpu_duration_ns: int = 0,
+        stream: str = "compute",
+        issue_ns: int = 0,
+        frees: Sequence[int] = (),
     ) -> int: ...
     def name_id(self, text: str) -> int: ...
     def validate(self) -> None: ...
@@ -107,6 +111,8 @@ class Trace:
     def reads(self) -> Accesses: ...
     @property
     def writes(self) -> Accesses: ...
+    @property
+    def frees(self) -> Accesses: ...
     @property
     def kernels(self) -> NDArray[np.void]: ...
     @property

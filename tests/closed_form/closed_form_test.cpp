@@ -169,6 +169,37 @@ TEST(ClosedFormTest, DeadDataIsDropped) {
   EXPECT_TRUE(run.transfers.empty());
 }
 
+// What the program holds until op 1 is over has to leave for its output, and op 2's has room at once.
+TEST(ClosedFormTest, WhatIsFreedLaterIsHeld) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 100, Role::gradient, false);
+  const TensorId b = trace.add_tensor("b", 100, Role::activation, false);
+  const TensorId c = trace.add_tensor("c", 100, Role::activation, false);
+  add_op(trace, 50, {}, {a});
+  trace.add_op(trace.ops[0], {}, std::vector{b}, std::vector{a});
+  add_op(trace, 50, {}, {c});
+  const SmallRun run = run_small(small_machine(100), trace, 3);
+  EXPECT_EQ(run.result.iteration_ns, (std::vector<Nanoseconds>{250, 250, 250}));
+  ASSERT_EQ(run.transfers.size(), 3U);
+  EXPECT_EQ(run.transfers[0].bytes, 100U);
+}
+
+// A CPU op frees what the GPU writes anew: the next iteration's op 0 waits for it.
+TEST(ClosedFormTest, WhatACpuOpFreesIsMadeAnewAfterIt) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 100, Role::gradient, false);
+  const TensorId x = trace.add_tensor("x", 10, Role::parameter, true);
+  add_op(trace, 50, {}, {a});
+  add_op(trace, 20, {a}, {});
+  Op op = trace.ops[0];
+  op.device = Device::cpu;
+  op.duration_ns = 300;
+  trace.add_op(op, std::vector{x}, std::vector{x}, std::vector{a});
+  const SmallRun run = run_small(small_machine(1000), trace, 3);
+  EXPECT_EQ(run.ops.at(3).start_ns, 50 + 300);  // the CPU's op waits for the GPU's that makes what it frees
+  EXPECT_EQ(run.result.iteration_ns.at(1), 350);
+}
+
 // The GPU's op 1 needs what the CPU's op takes 200 ns for; op 0 runs meanwhile: 150 ns of cpu_compute, then the
 // fetch.
 TEST(ClosedFormTest, CpuOpsRunBesideTheGpu) {

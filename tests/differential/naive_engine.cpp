@@ -177,12 +177,12 @@ class Chunks {
 // Which tensors are dead, and which have content.
 struct Lives {
   std::vector<std::uint8_t> dead, born;
-  std::vector<std::size_t> left;  // uses in this iteration
+  std::vector<std::size_t> uses, left;  // in an iteration, being freed among them; in this one
 
-  // One of `uses` is over. Whether it was the last.
-  bool use_ends(TensorId tensor, std::size_t uses) {
+  // One of them is over. Whether it was the last.
+  bool use_ends(TensorId tensor) {
     if (--left[tensor] > 0) return false;
-    left[tensor] = uses;
+    left[tensor] = uses[tensor];
     return true;
   }
 };
@@ -298,6 +298,7 @@ class Naive {
 
   // Ops.
   bool advance(std::size_t index);
+  bool frees_what_is_written(OpIndex freeing, OpIndex writing) const;
   // Every earlier op of the other lane, of this iteration and the one before, that conflicts is done.
   bool may_issue(std::size_t index);
   bool issue_next(std::size_t index);
@@ -516,7 +517,9 @@ bool Chunks::take(ChunkId chunk, TierId tier) {
   if (room_of(chunk, tier) > free(tier)) return false;
   if (moves(tier)) {
     const std::size_t units = units_of(chunk);
-    const auto place = arena_->place_for(units, !program_.trace.tensors[owner_[chunk]].persistent);
+    const Tensor& tensor = program_.trace.tensors[owner_[chunk]];
+    const std::set<Role> kept = {Role::parameter, Role::master_parameter, Role::optimizer_state, Role::expert};
+    const auto place = arena_->place_for(units, !tensor.persistent && !kept.contains(tensor.role));
     if (!place) return false;
     arena_->put(chunk, *place, units);
   }
@@ -625,7 +628,11 @@ Naive::Naive(const Program& program, const MachineSpec& spec, Policy& policy, st
   const std::size_t tensors = program.trace.tensors.size();
   lives_.dead.assign(tensors, 0);
   lives_.born.assign(tensors, 0);
-  for (TensorId tensor = 0; tensor < tensors; ++tensor) lives_.left.push_back(schedule_.ops_of(tensor).size());
+  for (TensorId tensor = 0; tensor < tensors; ++tensor) lives_.uses.push_back(schedule_.ops_of(tensor).size());
+  for (const Op& op : program.trace.ops) {
+    for (const TensorId tensor : program.trace.frees(op)) ++lives_.uses[tensor];
+  }
+  lives_.left = lives_.uses;
 }
 
 NaiveResult Naive::run() {
@@ -679,6 +686,15 @@ bool Naive::advance(std::size_t index) {
   return progress;
 }
 
+bool Naive::frees_what_is_written(OpIndex freeing, OpIndex writing) const {
+  for (const TensorId tensor : program_.trace.frees(program_.trace.ops[freeing])) {
+    for (const TensorId written : program_.trace.writes(program_.trace.ops[writing])) {
+      if (tensor == written) return true;
+    }
+  }
+  return false;
+}
+
 bool Naive::may_issue(std::size_t index) {
   const NaiveLane& lane = lanes_[index];
   const NaiveLane& other = lanes_[1 - index];
@@ -695,6 +711,8 @@ bool Naive::may_issue(std::size_t index) {
           if (a.tensor == b.tensor && (a.write || b.write)) return false;
         }
       }
+      // What one frees the other does not make, before or after.
+      if (frees_what_is_written(op, other.ops[i]) || frees_what_is_written(other.ops[i], op)) return false;
     }
   }
   for (const Running& beside : lanes_[communication_lane].running) {
@@ -883,9 +901,10 @@ void Naive::finish(std::size_t index, const Job& job) {
       forget_if_overwritten(use.tensor, lane.tier);
       continue;
     }
-    if (lives_.use_ends(use.tensor, schedule_.ops_of(use.tensor).size()) &&
-        chunks_.at(chunks_.first(use.tensor), lane.tier).pins == 0)
-      die(use.tensor);
+    if (lives_.use_ends(use.tensor) && chunks_.at(chunks_.first(use.tensor), lane.tier).pins == 0) die(use.tensor);
+  }
+  for (const TensorId tensor : program_.trace.frees(program_.trace.ops[op])) {
+    if (lives_.use_ends(tensor) && chunks_.at(chunks_.first(tensor), lane.tier).pins == 0) die(tensor);
   }
   lane.running.pop_front();
   if (index != communication_lane) ++lane.done;

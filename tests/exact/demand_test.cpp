@@ -51,6 +51,22 @@ TEST(Demand, IsWhatIsAliveAtEachOp) {
   EXPECT_EQ(demands_of(small_trace(), 64)[0].alive, (std::vector<Bytes>{256, 1280, 320, 192}));
 }
 
+// a until op 3, b until op 2.
+TEST(Demand, WhatIsFreedLaterIsAliveUntilThen) {
+  const Trace before = small_trace();
+  Trace trace = before;
+  trace.ops.clear();
+  for (const Op& op : before.ops) {
+    const std::size_t index = trace.ops.size();
+    const std::vector<TensorId> frees = index == 3 ? std::vector<TensorId>{2} : std::vector<TensorId>{3};
+    trace.add_op(op, before.reads(op), before.writes(op), index >= 2 ? frees : std::vector<TensorId>());
+  }
+  EXPECT_EQ(demands_of(trace)[0].alive, (std::vector<Bytes>{115, 1115, 1135, 135}));
+  EXPECT_EQ(demands_of(trace)[0].peak.op, 2u);
+  EXPECT_EQ(alive_at(trace, 3).bytes, 135u);
+  EXPECT_EQ(trace.deaths(), (std::vector<OpIndex>{3, none, 3, 2, 3}));
+}
+
 // A policy may run it on the CPU, so that it bounds no policy's GPU memory.
 TEST(Demand, PlaceableOpIsNoLargestGpuOp) {
   Trace trace = small_trace();

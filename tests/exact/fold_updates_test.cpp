@@ -103,6 +103,21 @@ TEST(FoldUpdates, KernelsOfOneParameterAfterTheOtherAreItsUpdate) {
   expect_two_updates(made, before, 800);  // root and denominator are there at once
 }
 
+// Gradients live until `zero_grad`, after the last update.
+TEST(FoldUpdates, TheLastUpdateFreesWhatTheKernelsDid) {
+  AdamTrace made;
+  for (const std::size_t i : {0u, 1u}) {
+    made.step({made.parameters[i]}, {made.gradients[i]}, {made.first[i]}, {made.second[i]});
+  }
+  const Op last = made.trace.ops.back();
+  made.trace.ops.pop_back();
+  made.trace.add_op(last, made.trace.reads(last), made.trace.writes(last), made.gradients);
+  EXPECT_EQ(fold_updates(made.trace).updates, 2u);
+  EXPECT_TRUE(made.trace.frees(made.trace.ops[2]).empty());
+  const auto frees = made.trace.frees(made.trace.ops[3]);
+  EXPECT_EQ(Ids(frees.begin(), frees.end()), (Ids{1, 5}));
+}
+
 TEST(FoldUpdates, KernelsOverListsAreTakenApart) {
   AdamTrace made;
   made.step(made.parameters, made.gradients, made.first, made.second);

@@ -51,6 +51,37 @@ TEST(StepFollowerTest, AfterThreeStepsThatLeaveTheRecordingTheNextOneReplacesIt)
   EXPECT_EQ(program.follower().ops_on_schedule(), 12u + 4 * 1 + 4 * 3);
 }
 
+// A gradient that the program lets go after the last op but one, and one that it keeps to the step's end.
+TEST(StepFollowerTest, WhatLivesLongerThanItsLastUseIsFreedLater) {
+  StepFollower follower;
+  StepFollower::Signal signal = StepFollower::Signal::nothing;
+  const auto op = [&](std::vector<Use> uses, std::vector<TensorId> births) {
+    follower.begin_op(Op(), uses, signal);
+    for (const TensorId tensor : births) {
+      follower.created(tensor, 8, Role::activation);
+      follower.born(tensor);
+    }
+    follower.end_op(0);
+  };
+  for (int step = 0; step < 3; ++step) {
+    follower.iteration_boundary();
+    op({}, {0, 1, 2});
+    follower.destroyed(2);  // with its last use
+    op({{0, true, false}, {1, true, false}}, {});
+    op({}, {});
+    follower.destroyed(0);
+    op({}, {});
+    follower.destroyed(1);
+  }
+  const Trace& trace = follower.recorded_trace();
+  ASSERT_EQ(trace.ops.size(), 4u);
+  const std::vector<std::vector<TensorId>> expected = {{}, {}, {0}, {1}};
+  for (std::size_t i = 0; i < 4; ++i) {
+    const auto frees = trace.frees(trace.ops[i]);
+    EXPECT_EQ(std::vector(frees.begin(), frees.end()), expected[i]) << i;
+  }
+}
+
 TEST(StepFollowerTest, StepsThatEndTooSoonLeaveTheRecording) {
   Steps program;
   program.steps("abc", 6);

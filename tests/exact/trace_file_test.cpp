@@ -304,6 +304,32 @@ TEST(TraceFile, ReadsFilesOfVersionFour) {
   EXPECT_EQ(format_trace(trace), read_file(file, 1 << 20));
 }
 
+// And for version 5.
+TEST(TraceFile, ReadsFilesOfVersionFive) {
+  const std::string file = TENCACHE_SOURCE_DIR "/tests/data/version-5.trace.jsonl";
+  const Trace trace = read_trace(file);
+  EXPECT_EQ(format_version(trace), 5);
+  EXPECT_THAT(trace.frees(trace.ops[1]), ElementsAre(1));
+  EXPECT_THAT(trace.frees(trace.ops[0]), ElementsAre());
+  EXPECT_EQ(format_trace(trace), read_file(file, 1 << 20));
+}
+
+TEST(TraceFile, OnlyWhatMayBeFreedIs) {
+  const auto error = [](const std::string& op, const std::string& frees) {
+    std::string text = with("\"format_version\":1", "\"format_version\":5");
+    text.insert(text.find('}', text.find(op)), ",\"frees\":" + frees);
+    return error_of(text);
+  };
+  EXPECT_EQ(error("mm_back", "[1,2]"), "no error");
+  EXPECT_EQ(error("mm_back", "[0]"), "t:6: op 'mm_back' frees tensor 'w', which is persistent");
+  EXPECT_EQ(error("mm\"", "[2]"), "t:5: op 'mm' frees tensor 'g', which no op has written yet");
+  EXPECT_EQ(error("mm_back", "[1,1]"), "t:6: op 'mm_back' frees tensor 'a', which another op frees already");
+  EXPECT_EQ(error("mm_back", "[3]"), "t:6: 'frees' names tensor 3, but the file has only 3 tensors before this op");
+  EXPECT_EQ(error("mm_back", "1"), "t:6: 'frees' is 1; it takes a list of tensor ids");
+  EXPECT_EQ(error("mm_back", "[1],\"stream\":\"communication\""),
+            "t:6: op 'mm_back' frees tensor 'a', but runs on the communication stream");
+}
+
 // `tiny` of a version that has provenance only as a sentence.
 Provenance provenance_in_version_1(const std::string& sentence) {
   return parse_trace(with("\"recorded_by\":\"hand\"", "\"recorded_by\":\"" + sentence + "\""), "t").header.provenance;
@@ -518,8 +544,8 @@ TEST(TraceFile, ValidationRefusesKernelsAndDetailsThatCannotBe) {
 
 // Whatever else a later version says in its header, the version is what the message is about.
 TEST(TraceFile, SaysThatAFileIsOfALaterVersion) {
-  EXPECT_EQ(error_of(with("\"format_version\":1,\"model\":\"tiny\"", "\"format_version\":5,\"shards\":8")),
-            "t:1: format version 5 is not supported; this program reads versions 1 to 4: read it with the TenCache "
+  EXPECT_EQ(error_of(with("\"format_version\":1,\"model\":\"tiny\"", "\"format_version\":6,\"shards\":8")),
+            "t:1: format version 6 is not supported; this program reads versions 1 to 5: read it with the TenCache "
             "that wrote "
             "it, or a newer one");
 }
@@ -538,8 +564,8 @@ TEST(TraceFile, NamesTheLineOfBadInput) {
   EXPECT_THAT(error_of(with(op_lines, op_lines + tensor_lines)), HasSubstr("t:8: a tensor after the first op"));
   EXPECT_THAT(error_of(with("\"kind\":\"op\"", "\"kind\":\"opus\"")),
               HasSubstr("t:5: unknown kind 'opus'; it is header, tensor or op"));
-  EXPECT_THAT(error_of(with("\"format_version\":1", "\"format_version\":5")),
-              HasSubstr("t:1: format version 5 is not supported"));
+  EXPECT_THAT(error_of(with("\"format_version\":1", "\"format_version\":6")),
+              HasSubstr("t:1: format version 6 is not supported"));
   EXPECT_THAT(error_of(with("\"format_version\":1,", "")),
               HasSubstr("t:1: missing 'format_version'; the keys are kind, format_version, model"));
   EXPECT_THAT(error_of(with("\"flops\":7", "\"flop\":7")),

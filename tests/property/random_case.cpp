@@ -183,6 +183,32 @@ void put_beside(std::uint64_t seed, Trace& trace) {
   }
 }
 
+// In a quarter of the cases the program holds some tensors that it has written, until some op frees them: after their
+// last use, or before.
+void hold_longer(std::uint64_t seed, Trace& trace) {
+  Random random(seed ^ 0x6672656573);
+  if (!random.one_in(4)) return;
+  std::vector<std::vector<TensorId>> frees(trace.ops.size());
+  std::vector<bool> seen(trace.tensors.size(), false);
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    for (const TensorId tensor : trace.writes(trace.ops[op])) {
+      if (seen[tensor] || trace.tensors[tensor].persistent || random.one_in(3)) continue;
+      seen[tensor] = true;
+      const auto by = static_cast<OpIndex>(random.between(op, trace.ops.size() - 1));
+      if (trace.ops[by].stream == OpStream::compute) frees[by].push_back(tensor);
+    }
+  }
+  Trace held = trace;
+  held.ops.clear();
+  held.accesses.clear();
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    const Op& before = trace.ops[op];
+    held.add_op(before, trace.reads(before), trace.writes(before), frees[op]);
+  }
+  held.validate();
+  trace = std::move(held);
+}
+
 // In an eighth of the cases some tensors are stored in a smaller format.
 void store_otherwise(std::uint64_t seed, bool real_pages, Trace& trace) {
   Random random(seed ^ 0x73746f726564);
@@ -426,6 +452,7 @@ std::string RandomCase::describe() const {
          << op.gap_before_ns << " bytes " << op.bytes << ":";
     for (const Use& use : schedule.uses(i))
       text << " " << use.tensor << (use.read ? "r" : "") << (use.write ? "w" : "");
+    for (const TensorId tensor : program.trace.frees(op)) text << " frees " << tensor;
     text << "\n";
   }
   return text.str();
@@ -451,6 +478,7 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   Random more(seed ^ 0x6f7074696d697a65);
   if (options.optimizer) add_optimizer(more, made.program.trace, unit);
   put_beside(seed, made.program.trace);
+  hold_longer(seed, made.program.trace);
   store_otherwise(seed, options.real_pages, made.program.trace);
   Layout& layout = made.layout;
   layout.chunk_bytes = options.movable || random.one_in(3) ? 0

@@ -147,6 +147,7 @@ class Reader : public TraceLine {
 
   void read_reads(json::value& value, std::string_view key, OpLine&) { read_ids(value, key, reads_); }
   void read_writes(json::value& value, std::string_view key, OpLine&) { read_ids(value, key, writes_); }
+  void read_frees(json::value& value, std::string_view key, OpLine&) { read_ids(value, key, frees_); }
 
  private:
   void read_header(json::object& object);
@@ -223,7 +224,7 @@ class Reader : public TraceLine {
   const std::string& file_;
   mutable json::parser parser_;
   Trace trace_;
-  std::vector<TensorId> reads_, writes_;
+  std::vector<TensorId> reads_, writes_, frees_;
   std::optional<std::uint64_t> tensor_count_, op_count_;
   std::string_view tensor_name_;
   std::uint64_t total_stored_bytes_ = 0, total_cpu_ns_ = 0, total_host_ns_ = 0;
@@ -326,6 +327,7 @@ constexpr TraceKeys op_keys = std::to_array<Key<OpLine>>({
     {"cpu_duration_ns", version_2, number<&OpDetail::cpu_duration_ns>},
     {"reads", required, by<&Reader::read_reads>},
     {"writes", required, by<&Reader::read_writes>},
+    {"frees", version_5, by<&Reader::read_frees>},
 });
 constexpr std::uint32_t of_kernel =
     op_keys.bits({"kernel", "shape", "causal", "attention_kernel", "unaligned", "fp8", "launches"});
@@ -383,6 +385,7 @@ void check_kernel(const Reader& reader, const OpLine& line, std::uint32_t seen) 
 void Reader::read_op(json::object& object) {
   if (number_in_file == 1) fail("an op before the header; the first line of a trace is the header");
   OpLine line;
+  frees_.clear();
   const std::uint32_t seen =
       each_field(object, op_keys, [&](const auto& key, json::value value) { key.read(*this, value, key.name, line); });
   Op& op = line;
@@ -399,7 +402,7 @@ void Reader::read_op(json::object& object) {
   add_to_total(total_host_ns_, static_cast<std::uint64_t>(op.issue_ns), "times of the host");
   add_to_total(total_flops_, op.flops, "flops");
   add_to_total(total_traffic_, op.bytes, "bytes of the ops");
-  trace_.add_op(op, reads_, writes_);
+  trace_.add_op(op, reads_, writes_, frees_);
 }
 
 Trace read_padded(const std::string& text, const std::string& name) {

@@ -10,7 +10,7 @@
 //           (unknown) ⁴, flops =0, bytes =0 (memory traffic, 0: unknown), group =-1 (none), placeable =false,
 //           reorderable =false, stream ="compute" ², rank =0, rendezvous ="" (none), kernel = (unknown) ², shape ²,
 //           causal =false ², attention_kernel = (unknown) ², launches =1 ², step =0 ², revealed_by = (none) ²,
-//           cpu_duration_ns =0 (unknown) ², reads, writes (lists of tensor ids, in access order)
+//           cpu_duration_ns =0 (unknown) ², reads, writes (lists of tensor ids, in access order), frees =[] ⁵
 //
 //   role             parameter gradient activation optimizer_state master_parameter input workspace kv_cache ² expert ²
 //   phase            forward loss backward optimizer prefill ² decode ²
@@ -23,9 +23,9 @@
 //
 // Quantities are integers: bytes, nanoseconds. Ids count 0, 1, 2, … for tensors and for ops. Where the header has
 // tensor_count and op_count (the writer gives both), a file cut at the end of a line is noticed as well. Unknown keys
-// are errors. What ² marks needs format version 2, ³ version 3, ⁴ version 4. In versions 1 and 2 the sentence in
-// recorded_by says how the trace was made, and the reader takes made_by and made_with from it. docs/trace-format.md
-// explains the meaning of each key.
+// are errors. What ² marks needs format version 2, ³ version 3, ⁴ version 4, ⁵ version 5. In versions 1 and 2 the
+// sentence in recorded_by says how the trace was made, and the reader takes made_by and made_with from it.
+// docs/trace-format.md explains the meaning of each key.
 #pragma once
 
 #include <string>

@@ -81,6 +81,7 @@ class Writer {
     if (op.detail != 0) write_detail(trace_.detail(op));
     list("reads", trace_.reads(op));
     list("writes", trace_.writes(op));
+    if (op.accesses.frees != 0) list("frees", trace_.frees(op));
     end_line();
   }
 
@@ -210,6 +211,7 @@ int format_version(const Trace& trace) {
     return !is_of_version_1(op.phase) || trace.kernel(op) != Kernel{} || trace.detail(op) != OpDetail{} ||
            op.stream != OpStream::compute;
   };
+  if (std::ranges::any_of(trace.ops, [](const Op& op) { return op.accesses.frees != 0; })) return 5;
   if (std::ranges::any_of(trace.ops, [](const Op& op) { return op.issue_ns != 0; })) return 4;
   const Provenance& provenance = trace.header.provenance;
   // Where it is not known, but a reader of an older version would take the sentence for something, the version says it.

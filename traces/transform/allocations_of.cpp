@@ -44,6 +44,7 @@ struct GpuUses {
           if (of_forward(op.phase)) in_forward[tensor] = 1;
         }
       }
+      for (const TensorId tensor : trace.frees(op)) last[tensor] = index;
     }
   }
 };
@@ -75,6 +76,9 @@ class EventMaker {
           born(trace, uses, tensor);
           if (!trace.tensors[tensor].persistent && uses.last[tensor] == index) dead.push_back(tensor);
         }
+      }
+      for (const TensorId tensor : trace.frees(op)) {
+        if (uses.last[tensor] == index && blocks_[tensor] != no_block) dead.push_back(tensor);
       }
       std::ranges::sort(dead);
       dead.erase(std::unique(dead.begin(), dead.end()), dead.end());

@@ -91,7 +91,7 @@ Trace strip_names(const Trace& trace) {
     op.name = ops(recorded.name, attention ? "scaled_dot_product" : "op");
     op.module = modules(recorded.module, "module");
     op.rendezvous = keys(recorded.rendezvous, "rendezvous");
-    stripped.add_op(op, trace.reads(recorded), trace.writes(recorded));
+    stripped.add_op(op, trace.reads(recorded), trace.writes(recorded), trace.frees(recorded));
   }
   return stripped;
 }

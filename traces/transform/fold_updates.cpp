@@ -120,6 +120,7 @@ Updates collect(const Trace& trace, const Region& region, Families& families) {
       if (made[id] == none) made[id] = index;
       last[id] = index;
     }
+    for (const TensorId id : trace.frees(trace.ops[index])) last[id] = index;
   }
   // An intermediate result: made and last used by the folded ops.
   const auto temporary = [&](TensorId id) {
@@ -237,10 +238,12 @@ class FoldedTrace {
       detail.revealed_by = revealing != none ? revealing : last_update_;
     }
     op.detail = result_.add_detail(detail);
-    index_[index] = result_.add_op(op, renumbered(trace_.reads(before)), renumbered(trace_.writes(before)));
+    index_[index] = result_.add_op(op, renumbered(trace_.reads(before)), renumbered(trace_.writes(before)),
+                                   renumbered(trace_.frees(before)));
   }
 
-  void add(const ParameterUpdate& update, const Whole& whole) {
+  // `frees`: of the trace.
+  void add(const ParameterUpdate& update, const Whole& whole, std::span<const TensorId> frees) {
     const TensorId named = update.parameter != none ? update.parameter : update.writes.front();
     const std::string name(trace_.name(trace_.tensors[named]));
     std::vector<TensorId> writes = renumbered(update.writes);
@@ -260,7 +263,7 @@ class FoldedTrace {
     op.bytes = update.touched;
     if (whole.kernels_known) op.kernel = result_.kernels.intern({.kind = KernelKind::optimizer});
     op.detail = result_.add_detail({.step = whole.step});
-    last_update_ = result_.add_op(op, renumbered(update.reads), writes);
+    last_update_ = result_.add_op(op, renumbered(update.reads), writes, renumbered(frees));
     touched_ += update.touched;
     elements_ += trace_.tensors[named].bytes / trace_.header.element_bytes();
     if (elements_ >= sub_group_elements) ++group_, elements_ = 0;
@@ -289,10 +292,21 @@ class FoldedTrace {
 // The folded ops in place of the region's, with all that is around them as it was, and without tensors that no op uses
 // any more.
 Trace rebuild(const Trace& trace, const Region& region, const Updates& updates) {
-  FoldedTrace folded(trace, tensors_left(trace, region, updates));
+  const std::vector<std::uint8_t> left = tensors_left(trace, region, updates);
+  FoldedTrace folded(trace, left);
   for (OpIndex index = 0; index < region.first; ++index) folded.keep(index);
   const Whole whole = whole_of(trace, region, updates);
-  for (const TensorId family : updates.order) folded.add(updates.of.at(family), whole);
+  // What the region's ops free and the folded trace has: gradients, most often all at once at the end.
+  std::vector<TensorId> frees;
+  for (OpIndex index = region.first; index <= region.last; ++index) {
+    for (const TensorId id : trace.frees(trace.ops[index])) {
+      if (left[id] != 0) frees.push_back(id);
+    }
+  }
+  for (const TensorId family : updates.order) {
+    const bool last = family == updates.order.back();
+    folded.add(updates.of.at(family), whole, last ? std::span<const TensorId>(frees) : std::span<const TensorId>());
+  }
   for (OpIndex index = region.last + 1; index < trace.ops.size(); ++index) folded.keep(index);
   return folded.take();
 }

@@ -36,6 +36,7 @@ std::vector<Trace> split_ranks(Trace trace) {
     };
     claim(trace.reads(op));
     claim(trace.writes(op));
+    claim(trace.frees(op));
   }
   std::vector<TensorId> id(trace.tensors.size());
   for (Trace& rank : ranks) {
@@ -48,7 +49,7 @@ std::vector<Trace> split_ranks(Trace trace) {
     id[tensor] = static_cast<TensorId>(rank.tensors.size());
     rank.tensors.push_back(trace.tensors[tensor]);
   }
-  std::vector<TensorId> reads, writes;
+  std::vector<TensorId> reads, writes, frees;
   const auto renumber = [&id](std::span<const TensorId> tensors, std::vector<TensorId>& renumbered) {
     renumbered.clear();
     for (const TensorId tensor : tensors) renumbered.push_back(id[tensor]);
@@ -70,7 +71,8 @@ std::vector<Trace> split_ranks(Trace trace) {
     op.detail = rank.add_detail(detail);
     renumber(trace.reads(op), reads);
     renumber(trace.writes(op), writes);
-    index[i] = rank.add_op(op, reads, writes);
+    renumber(trace.frees(op), frees);
+    index[i] = rank.add_op(op, reads, writes, frees);
   }
   for (std::size_t rank = 0; rank < count; ++rank) {
     if (ranks[rank].ops.empty()) {
@@ -86,7 +88,7 @@ bool alike(const Op& a, const Op& b) {
   const auto of = [](const Op& op) {
     return std::tuple(op.rendezvous != 0, op.group, op.phase, op.device, op.placeable, op.reorderable, op.stream,
                       op.duration_ns, op.gap_before_ns, op.issue_ns, op.flops, op.bytes, op.accesses.reads,
-                      op.accesses.writes);
+                      op.accesses.writes, op.accesses.frees);
   };
   return of(a) == of(b);
 }

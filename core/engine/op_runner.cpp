@@ -40,7 +40,7 @@ void OpRunner::issue(std::uint8_t index) {
   }
   if (op.external && state_.memory.movable(lane.tier)) {
     const Bytes unit = std::max(movable_unit, state_.spec.tiers[lane.tier].granularity);
-    op.demand.births = state_.program->births(op.times.op, unit).value_or(largest_used(lane.tier, op));
+    op.demand.births = state_.program->births(op.times.op, unit).value_or(largest_read(lane.tier, op));
   }
   op.times.late = op.demand.missing > 0 || !op.demand.holds.empty();
   session_.emit({.kind = EventKind::op_issued, .device = device_of(index), .op = op.times.op, .uses = op.uses});
@@ -177,10 +177,10 @@ void OpRunner::take_outputs(TierId tier, ActiveOp& op) {
 }
 
 // What an op makes is mostly no larger.
-Bytes OpRunner::largest_used(TierId tier, const ActiveOp& op) const {
+Bytes OpRunner::largest_read(TierId tier, const ActiveOp& op) const {
   Bytes largest = 0;
   for (const Use& use : op.uses) {
-    if (use.tensor == none) continue;
+    if (use.tensor == none || !use.read) continue;
     for (const ChunkId chunk : state_.memory.chunks_of(use.tensor)) {
       largest = std::max(largest, state_.memory.footprint(chunk, tier));
     }

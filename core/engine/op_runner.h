@@ -46,7 +46,7 @@ class OpRunner {
   void take_outputs(TierId tier, ActiveOp& op);
   bool leaves_span_for(TierId tier, const ActiveOp& op, Bytes bytes) const;
   bool clear_births(TierId tier, ActiveOp& op);
-  Bytes largest_used(TierId tier, const ActiveOp& op) const;
+  Bytes largest_read(TierId tier, const ActiveOp& op) const;
   bool try_start(std::uint8_t lane, ActiveOp& op);
   void execute(std::uint8_t lane, const ActiveOp& op);
   void go_on_beside(ActiveOp& op);

@@ -249,7 +249,7 @@ TEST(BoundTest, NoRunIsFaster) {
   EXPECT_GE(tally.beyond_compute, tally.runs / 5);
   EXPECT_GT(tally.steady, tally.runs / 20);
   EXPECT_GT(tally.moved, tally.runs / 50);
-  EXPECT_GT(tally.tight, tally.runs / 50);
+  EXPECT_GT(tally.tight, tally.runs / 60);  // what a program holds for longer than its last use is not in the bound
 }
 
 TEST(BoundTest, NoRunThatRunsAheadIsFaster) {

@@ -39,7 +39,7 @@ Residency::Residency(const MachineSpec& machine, const std::vector<AllocatorSpec
 }
 
 std::uint32_t Residency::chunks_for(Bytes bytes) const {
-  const Bytes chunks = whole() ? 1 : (bytes + chunk_bytes_ - 1) / chunk_bytes_;
+  const Bytes chunks = whole() || bytes <= chunk_bytes_ ? 1 : (bytes + chunk_bytes_ - 1) / chunk_bytes_;
   TENCACHE_CHECK(chunks < none);
   return static_cast<std::uint32_t>(chunks);
 }
@@ -47,10 +47,11 @@ std::uint32_t Residency::chunks_for(Bytes bytes) const {
 TensorId Residency::add_tensor(Bytes bytes, Role role, bool persistent, Bytes stored_bytes) {
   TENCACHE_CHECK(bytes > 0 && bytes < too_large);
   const std::uint32_t chunks = chunks_for(bytes);
-  const TensorId tensor = next_tensor(bytes);
+  std::vector<TensorId>& free_ids = free_ids_[chunks];
+  const TensorId tensor = free_ids.empty() ? static_cast<TensorId>(tensors_.size()) : free_ids.back();
   const Entry entry{.bytes = bytes % too_large, .persistent = persistent, .role = role};
   if (tensor < tensors_.size()) {
-    free_ids_[chunks].pop_back();
+    free_ids.pop_back();
     tensors_[tensor] = entry;
   } else {
     TENCACHE_CHECK(chunk_total() + chunks < none);

@@ -186,6 +186,7 @@ void Engine::take(input::Profile& profile) {
   live().set_profile(std::move(profile.program), std::move(profile.to_memory), std::move(profile.to_program),
                      state_.memory.tensor_count());
   state_.ledger.follow(state_.program->program());
+  session_.program_known();
   session_.emit({.kind = EventKind::profile_ready});
 }
 

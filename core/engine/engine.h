@@ -168,7 +168,9 @@ class Engine {
     advance_time(now);
     if (options_.log != nullptr) options_.log->inputs.push_back({state_.moment.now, what});
     take(what);
-    if constexpr (may_start_something<std::remove_cvref_t<What>>) pump();
+    if constexpr (may_start_something<std::remove_cvref_t<What>>) {
+      if (finds_work()) pump();
+    }
     finish_if_done();
   }
   // One for each kind of input; what they take may be moved from.
@@ -208,6 +210,10 @@ class Engine {
 
   // The pump: lanes issue and start ops, links start copies, round after round until nothing moves.
   void pump();
+  // Mostly not, after the calls of a live program whose tensors are all there.
+  bool finds_work() const {
+    return live_ == nullptr || state_.lanes.waiting() || live_->has_tasks() || state_.transfers.any_queued();
+  }
   bool advance_lane(std::uint8_t lane);
   bool issue_next(std::uint8_t lane);
   bool blocked(std::uint8_t lane, OpIndex next);

@@ -15,7 +15,6 @@ const View& PolicySession::view() {
   view_.now = moment_.now;
   view_.iteration = moment_.iteration;
   view_.op = moment_.position;
-  program_.show(view_);
   return view_;
 }
 

@@ -49,9 +49,12 @@ class PolicySession {
         taker_(taker),
         options_(options) {
     for (std::size_t kind = 0; kind < event_kind_count; ++kind) hears_[kind] = policy.hears(EventKind(kind));
+    program_known();
   }
 
   const Policy& policy() const { return policy_; }
+  // More is known of the program: from now on the view shows it.
+  void program_known() { program_.show(view_); }
   // As things are; valid until the next call.
   const View& view();
   void emit(const Event& event) {

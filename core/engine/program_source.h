@@ -4,6 +4,7 @@
 // Ids of tensors are the memory's, unless said otherwise; an owned program's are the same.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -156,6 +157,9 @@ class LiveProgram final : public ProgramSource {
   // ---- What the program announces.
   void add_task(std::uint8_t lane, OpIndex op, Tag tag, std::vector<Use> uses, Nanoseconds duration_ns);
   void drop_tasks(std::uint8_t lane) { tasks_[lane].clear(); }
+  bool has_tasks() const {  // that are not issued
+    return std::ranges::any_of(tasks_, [](const std::deque<Task>& tasks) { return !tasks.empty(); });
+  }
   // Its schedule, and which tensor of the memory is which of the program, both ways. `tensors`: ids of the memory.
   void set_profile(std::shared_ptr<const Program> program, std::vector<TensorId> to_memory,
                    std::vector<TensorId> to_program, std::size_t tensors);

@@ -89,6 +89,7 @@ void TransferTable::enqueue(TransferId id, bool at_front) {
     last = id;
   }
   ++link.length;
+  ++queued_;
   ++link_load_[t.link()];
   ++enqueued_;
 }
@@ -102,6 +103,7 @@ void TransferTable::dequeue(TransferId id) {
   (entry.next == none ? link.last[index(t.priority)] : entries_[entry.next].previous) = entry.previous;
   t.queued = false;
   --link.length;
+  --queued_;
   --link_load_[t.link()];
 }
 

@@ -94,6 +94,7 @@ class TransferTable {
   TransferId first_in_queue(LinkId link, Priority priority) const { return links_[link].first[index(priority)]; }
   TransferId next_in_queue(TransferId id) const { return entries_[id].next; }
   bool empty(LinkId link) const { return links_[link].length == 0; }
+  bool any_queued() const { return queued_ > 0; }
 
   // ---- In flight. A link takes `copies_in_flight`, and more, up to its queue depth, while the data behind the first
   // is less than what flows during one latency.
@@ -146,7 +147,7 @@ class TransferTable {
   std::multimap<OpIndex, TransferId> deferred_;
   std::vector<bool> staging_used_;                    // by buffer; used by one transfer each
   std::array<std::uint32_t, max_links> link_load_{};  // queued and in flight on each link
-  std::uint32_t in_flight_ = 0;                       // the sum over the links
+  std::uint32_t queued_ = 0, in_flight_ = 0;          // the sums over the links
   std::uint64_t enqueued_ = 0;
 };
 

@@ -151,8 +151,10 @@ void LiveRuntime::wake_up() {
 
 void LiveRuntime::free_unused() {
   released_.take(heard_);
-  const std::vector<TensorId> kept = tasks_.take_kept();
-  heard_.insert(heard_.begin(), kept.begin(), kept.end());
+  if (tasks_.any_to_free()) {
+    const std::vector<TensorId> kept = tasks_.take_kept();
+    heard_.insert(heard_.begin(), kept.begin(), kept.end());
+  }
   TENCACHE_ORDER_SITE("wait", gate_.await_device());
   const auto used_unsaid = [this](TensorId tensor) TENCACHE_REQUIRES(feed_.mutex) {
     return touch_.pinned(tensor) || tensors_.stays(tensor);

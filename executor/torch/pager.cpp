@@ -48,6 +48,7 @@ void Pager::attach(const tencache_live& live, const Host& host) {
   leave_children_alone();
   host_ = host;
   records_.clear();
+  has_records_ = live.moves != 0 || live.on_accelerator != 0;
   guard_ = live.guard(live.runtime);
   live_ = &live;
   open_run_ = run_;
@@ -61,7 +62,7 @@ void Pager::attach(const tencache_live& live, const Host& host) {
 
 void Pager::close(const tencache_live& live) {
   if (host_.let_go_of_workspaces != nullptr) host_.let_go_of_workspaces();
-  let_all_go(live);
+  let_all_go();
   open_run_ = 0;
   while (letting_go_ != 0) std::this_thread::yield();
   live_ = nullptr;
@@ -85,7 +86,7 @@ c10::DataPtr Pager::take_over(const tencache_storage& storage, bool inside_op, c
   const tencache_live& live = *live_;
   const StorageOwner owner{open_run_, storage.tensor};
   const c10::Device device(host_.device);
-  if (!records(live)) {
+  if (!has_records_) {
     owners_.put(storage.address, owner);
     return {storage.address, storage.address, let_go, device};
   }
@@ -106,7 +107,7 @@ bool Pager::let_go(const void* address) noexcept {
   const StorageOwner owner = owners_.take(address);
   if (owner.run == 0) return false;
   std::unique_ptr<const StorageRecord> record;
-  {
+  if (has_records_) {
     const std::lock_guard lock(addresses_);
     if (owner.run == open_run_) record.reset(record_at(owner.tensor));
     if (record != nullptr) forget(*record);
@@ -269,8 +270,8 @@ void Pager::point(c10::StorageImpl& storage, void* address) {
 }
 
 // The run ends. Nobody gets at what outlives it.
-void Pager::let_all_go(const tencache_live& live) {
-  if (!records(live)) return;
+void Pager::let_all_go() {
+  if (!has_records_) return;
   if (guard_ != nullptr) {
     std::vector<tencache_storage> all;
     for (std::uint32_t tensor = 0; tensor < records_.size(); ++tensor) all.push_back({tensor, guard_});

@@ -105,15 +105,13 @@ class Pager {
   }
   static void let_go_of_recorded(void* record);
   void release(StorageOwner owner) noexcept;
-  // There are records.
-  static bool records(const tencache_live& live) { return live.moves != 0 || live.on_accelerator != 0; }
   StorageRecord* record_of(c10::StorageImpl& storage);
   StorageRecord* record_at(std::uint32_t tensor) const { return tensor < records_.size() ? records_[tensor] : nullptr; }
   static bool uses(const OpTouch& touch, std::uint32_t tensor);
   void forget(const StorageRecord& record);
   void point(c10::StorageImpl& storage, void* address);
   void point_those(std::span<const tencache_storage> tensors);
-  void let_all_go(const tencache_live& live);
+  void let_all_go();
   void leave_children_alone();
   void close(const tencache_live& live);
 
@@ -125,8 +123,9 @@ class Pager {
   std::atomic<bool> forked_ = false;
   std::atomic<c10::DeleterFnPtr> deleter_ = nullptr;  // of storages that have not moved
   std::mutex addresses_;
-  std::vector<StorageRecord*> records_;  // of the runtime's tensors, by number; the others' are null
-  void* guard_ = nullptr;                // tencache_live::guard
+  std::vector<StorageRecord*> records_;    // of the runtime's tensors, by number; the others' are null
+  std::atomic<bool> has_records_ = false;  // the tensors of the runtime that was attached last do
+  void* guard_ = nullptr;                  // tencache_live::guard
   static constinit StorageOwners owners_;
 };
 

@@ -65,7 +65,7 @@ class Turns final : public HostOrder {
   bool wait(pthread_cond_t* condition, pthread_mutex_t* mutex, Nanoseconds until_ns);
   void notify(pthread_cond_t* condition, bool all);
   Nanoseconds look();  // at the clock
-  void sleep_until(Nanoseconds moment_ns);
+  void sleep(Nanoseconds until_ns);
 
   // Those that are not over never go on: what they belong to was leaked.
   void leave_threads() { left_ = true; }
@@ -88,10 +88,12 @@ class Turns final : public HostOrder {
   void switch_to(Thread& next);
   [[noreturn]] void deadlock() const;
   void charge();
+  void sleep_until(Nanoseconds moment_ns);
   bool one_in(std::uint64_t choices) { return !time_ && random_.one_in(choices); }
 
   std::optional<HostTime> time_;  // nothing: a seed decides
-  // Of processor time: what is counted, and what looking at it takes.
+  // Of processor time: whether it counts now, since when, and what looking at it takes.
+  bool counts_ = false;
   Nanoseconds counted_ns_ = 0, look_ns_ = 0;
   Nanoseconds charged_ns_ = 0;
   Random random_;

@@ -273,6 +273,7 @@ def main():
     parser.add_argument("--rows", default="build/grid/rows.jsonl", help="a line a pair (default: %(default)s)")
     parser.add_argument("--others", help="rows of an earlier grid, whose figures of the other policies stand")
     parser.add_argument("--only", default="", help="only traces whose name contains this")
+    parser.add_argument("--machines", default="", help="only these, with commas between them")
     parser.add_argument("--shard", default="0/1", help="i/n: only this part of the pairs, beside other parts")
     parser.add_argument("--generation", action="store_true", help="blocks of requests for text, not training steps")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="so many pairs drawn at random, not the grid")
@@ -293,7 +294,8 @@ def main():
     wanted = drawn or [(name, machine, fraction) for fraction in grid[2] for name in traces for machine in grid[1]]
     part, parts = (int(number) for number in arguments.shard.split("/"))
     todo = [(name, machine, fraction) for name, machine, fraction in wanted[part::parts]
-            if arguments.only in name and (name, machine, fraction) not in done]
+            if arguments.only in name and (name, machine, fraction) not in done
+            and (not arguments.machines or machine in arguments.machines.split(","))]
     with open(arguments.rows, "a") as file:
         for count, (name, machine, fraction) in enumerate(todo):
             if sys.stderr.isatty():

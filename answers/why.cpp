@@ -22,6 +22,7 @@ WhyFailure failure_answer(const Failure& failure, const FailureCause& cause) {
   answer.gpu = failure.gpu;
   answer.line = failure.place.line;
   answer.times = failure.place.times;
+  answer.job = failure.place.job;
   answer.uncertain = cause.uncertain;
   answer.headline = cause.headline;
   answer.words = printable(failure.words);
@@ -89,12 +90,15 @@ DocumentTable figures_of(const WhyFailure& failure) {
 DocumentTable failures_of(const WhyAnswer& answer) {
   DocumentTable table{
       "failures", "What the log has", {"line", "rank", "GPU", "cause", "tried", "free", "unallocated", "times"}};
+  const bool several_jobs = answer.failures.back().job > 0;
+  if (several_jobs) table.columns.emplace_back("job");
   const auto bytes = [](const std::optional<Bytes>& figure) { return figure ? bytes_cell(*figure) : Cell("-"); };
   for (const WhyFailure& failure : answer.failures) {
     table.add({count_cell(failure.line), failure.rank ? printable(*failure.rank) : std::string("-"),
                failure.gpu ? std::to_string(*failure.gpu) : std::string("-"),
                failure.kind ? std::string(to_string(*failure.kind)) : std::string("-"), bytes(failure.tried_bytes),
                bytes(failure.free_bytes), bytes(failure.unallocated_bytes), count_cell(failure.times)});
+    if (several_jobs) table.rows.back().cells.push_back(count_cell(failure.job + 1));
     if (table.rows.size() == failures_shown) break;
   }
   return table;
@@ -136,7 +140,7 @@ Document document_of(const WhyAnswer& answer) {
     if (answer.failures.size() > failures_shown) {
       document.add_text(fmt::format("and {} more\n", answer.failures.size() - failures_shown));
     }
-    document.add_text(fmt::format("\nThe figures of line {}\n\n", answer.failures[answer.verdict].line));
+    document.add_text(fmt::format("\nThe figures of line {}\n", answer.failures[answer.verdict].line));
   }
   DocumentTable figures = figures_of(answer.failures[answer.verdict]);
   if (!figures.rows.empty()) document.add_table(std::move(figures));

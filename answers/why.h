@@ -26,6 +26,7 @@ struct WhyFailure {
   std::optional<std::string> rank;
   std::optional<std::uint64_t> gpu;
   std::uint64_t line = 0, times = 1;
+  std::uint64_t job = 0;  // of a log that has several, one after the other: which, from 0
   bool uncertain = false;
   std::string headline, words;
   std::optional<Bytes> tried_bytes, total_bytes, free_bytes, allowed_bytes, allocated_bytes, unallocated_bytes,
@@ -34,9 +35,10 @@ struct WhyFailure {
   std::vector<WhyProcess> processes;
   std::vector<std::string> explanation, actions;
 };
-TENCACHE_ANSWER(WhyFailure, kind, platform, software, rank, gpu, line, times, uncertain, headline, words, tried_bytes,
-                total_bytes, free_bytes, allowed_bytes, allocated_bytes, unallocated_bytes, private_pool_bytes,
-                process_bytes, beside_pytorch_bytes, other_bytes, missing_bytes, processes, explanation, actions)
+TENCACHE_ANSWER(WhyFailure, kind, platform, software, rank, gpu, line, times, job, uncertain, headline, words,
+                tried_bytes, total_bytes, free_bytes, allowed_bytes, allocated_bytes, unallocated_bytes,
+                private_pool_bytes, process_bytes, beside_pytorch_bytes, other_bytes, missing_bytes, processes,
+                explanation, actions)
 
 struct WhyAnswer {
   std::optional<FailureKind> kind;  // none: no message tells

@@ -181,6 +181,30 @@ std::string_view unframed(std::string_view line) {
   return line;
 }
 
+// Where launchers say that a job is over: torchrun's closing rule (what it says of exit codes stands above it) or that it
+// starts the workers again, DeepSpeed's last line.
+class JobEnds {
+ public:
+  void see(std::string_view line, std::uint64_t number) {
+    constexpr std::size_t shortest_rule = 20;
+    const bool rule = line.size() >= shortest_rule && line.find_first_not_of('=') == line.npos;
+    if (line.find("elastic.multiprocessing.errors.ChildFailedError") != line.npos) rules_ = 2;
+    const bool closed = rule && rules_ > 0 && --rules_ == 0;
+    if (closed || line.find("will restart worker group") != line.npos ||
+        line.find("exits with return code") != line.npos) {
+      ends_.push_back(number);
+    }
+  }
+  std::uint64_t before(std::uint64_t line) const {
+    return static_cast<std::uint64_t>(std::ranges::lower_bound(ends_, line) - ends_.begin());
+  }
+  std::uint64_t count() const { return ends_.size(); }
+
+ private:
+  std::vector<std::uint64_t> ends_;
+  int rules_ = 0;  // of the table that are still to come
+};
+
 // The lines of one rank, with spaces between them.
 struct Stream {
   std::string text, small;                                    // as printed; in small letters
@@ -467,20 +491,21 @@ Software software_of(std::string_view before, Software said) {
 
 bool is_same(const Failure& a, const Failure& b) {
   const auto bytes = [](const std::optional<PrintedBytes>& one) { return one ? one->bytes : unlimited; };
-  return std::tuple(a.form, a.platform, a.rank, a.gpu, bytes(a.tried), bytes(a.free), bytes(a.allocated)) ==
-         std::tuple(b.form, b.platform, b.rank, b.gpu, bytes(b.tried), bytes(b.free), bytes(b.allocated));
+  return std::tuple(a.form, a.platform, a.rank, a.place.job, a.gpu, bytes(a.tried), bytes(a.free),
+                    bytes(a.allocated)) ==
+         std::tuple(b.form, b.platform, b.rank, b.place.job, b.gpu, bytes(b.tried), bytes(b.free), bytes(b.allocated));
 }
 
 // A later line about the same refusal, with fewer figures or none: "unable to allocate CUDA0 buffer" after "cudaMalloc
 // failed", "exitcode: -9" after "DefaultCPUAllocator".
 bool belongs_to(const Failure& later, const Failure& earlier) {
-  if (later.rank != earlier.rank) return false;
+  if (later.rank != earlier.rank || later.place.job != earlier.place.job) return false;
   if (later.form == Form::allocator || later.form == Form::cache) return false;
   const bool host = earlier.platform == Platform::cpu, later_host = later.platform == Platform::cpu;
   return host == later_host && (!later.tried || !earlier.tried || later.software == earlier.software);
 }
 
-void read_stream(const std::string& rank, const Stream& stream, std::vector<Failure>& failures) {
+void read_stream(const std::string& rank, const Stream& stream, const JobEnds& ends, std::vector<Failure>& failures) {
   const std::string_view small = stream.small;
   const std::vector<Found> all = find_words(stream.small);
   std::vector<Failure> mine;
@@ -491,6 +516,10 @@ void read_stream(const std::string& rank, const Stream& stream, std::vector<Fail
     failure.platform = words->platform;
     failure.rank = rank;
     failure.place.line = stream.line_of(place);
+    failure.place.job = ends.before(failure.place.line);
+    // The system's words for a process that it ended may follow the launcher's.
+    const bool after_all = rank.empty() && words->form != Form::allocator && failure.place.job == ends.count();
+    if (after_all && failure.place.job > 0) --failure.place.job;
     std::size_t end = std::min(small.size(), place + longest_message);
     for (std::size_t next = i + 1; next < all.size() && words->form == Form::allocator; ++next) {
       if (all[next].words->form != Form::allocator) continue;
@@ -552,6 +581,7 @@ FailureLog read_failure_log(std::string_view text, const std::string& name) {
   std::map<std::string, Stream> streams;
   std::vector<std::pair<std::uint64_t, OtherProcess>> listed;  // by nvidia-smi: GPU, process
   FailureLog log;
+  JobEnds ends;
   std::uint64_t number = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
@@ -564,12 +594,13 @@ FailureLog read_failure_log(std::string_view text, const std::string& name) {
     std::string_view line = plain;
     const std::string rank = take_rank(line);
     line = unframed(line);
+    if (rank.empty()) ends.see(line, number);
     if (line == "Killed" || line.ends_with(" Killed")) line = "Killed by signal: Killed";
     streams[rank].add(line, number);
   }
   for (auto& [rank, stream] : streams) {
     stream.small = lowered(stream.text);
-    read_stream(rank, stream, log.failures);
+    read_stream(rank, stream, ends, log.failures);
     log.on_windows = log.on_windows || stream.small.find("\\site-packages\\") != std::string::npos ||
                      stream.small.find("\\lib\\") != std::string::npos;
   }

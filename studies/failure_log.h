@@ -69,6 +69,7 @@ struct ModelLayers {
 struct FailurePlace {
   std::uint64_t line = 0;   // where it first stands, from 1
   std::uint64_t times = 1;  // with the same figures, by the same rank
+  std::uint64_t job = 0;  // from 0: how many jobs the launcher had ended before, if a log has several after each other
 };
 
 struct Failure {

@@ -639,14 +639,17 @@ WhyAnswered explain_failures(FailureLog log, std::string_view settings) {
   for (const Failure& failure : why.log.failures) {
     why.causes.push_back(explain_failure(failure, settings, why.log.on_windows));
   }
-  // Later tries of the rank that failed first count: a batch is halved until it fits or nothing is left of it. Other
-  // ranks often fail because the first one did.
-  const auto is_mine = [&](const Failure& failure) {
-    const Failure& first = why.log.failures.front();
-    return failure.rank == first.rank && failure.gpu == first.gpu && failure.platform == first.platform;
-  };
-  for (std::size_t i = 0; i < why.log.failures.size(); ++i) {
-    if (is_mine(why.log.failures[i]) && (why.causes[i].kind || !why.causes[why.verdict].kind)) why.verdict = i;
+  // The last job of a log, and in it the last try of the rank that failed first: a batch is halved until it fits or
+  // nothing is left of it. Other ranks often fail because the first one did.
+  const std::vector<Failure>& failures = why.log.failures;
+  const auto job_of = [](const Failure& failure) { return failure.place.job; };
+  const auto first =
+      static_cast<std::size_t>(std::ranges::find(failures, failures.back().place.job, job_of) - failures.begin());
+  why.verdict = first;
+  for (std::size_t i = first; i < failures.size(); ++i) {
+    const bool mine = failures[i].rank == failures[first].rank && failures[i].gpu == failures[first].gpu &&
+                      failures[i].platform == failures[first].platform;
+    if (mine && (why.causes[i].kind || !why.causes[why.verdict].kind)) why.verdict = i;
   }
   return why;
 }

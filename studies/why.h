@@ -40,7 +40,7 @@ FailureCause explain_failure(const Failure& failure, std::string_view settings, 
 struct WhyAnswered {
   FailureLog log;
   std::vector<FailureCause> causes;  // of each failure
-  std::size_t verdict = 0;           // the failure that counts: the last try of the rank that failed first
+  std::size_t verdict = 0;  // the failure that counts: in the last job, the last try of the rank that failed first
 };
 WhyAnswered explain_failures(FailureLog log, std::string_view settings);
 

@@ -1,6 +1,8 @@
 // What is read of messages and logs about memory that ran out, which cause is found, and what is advised.
 #include "studies/why.h"
 
+#include <fmt/format.h>
+
 #include "core/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -242,6 +244,35 @@ TEST(Why, RanksAreKeptApart) {
   EXPECT_EQ(pasted.log.failures[1].free->bytes, GiB);
   EXPECT_EQ(pasted.verdict, 1u) << "the last try";
   EXPECT_EQ(why(std::string(old_message) + "\n" + old_message).log.failures.at(0).place.times, 2u);
+}
+
+TEST(Why, TheLastJobOfALogCounts) {
+  const auto refused = [](int rank, const char* tried, const char* free) {
+    return fmt::format(
+        "[rank{0}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {1}. GPU {0} has a total capacity of "
+        "24.00 GiB of which {2} is free. Of the allocated memory 20.00 GiB is allocated by PyTorch, and 1.00 GiB is "
+        "reserved by PyTorch but unallocated.\n",
+        rank, tried, free);
+  };
+  const std::string rule(60, '='), line(60, '-');
+  const std::string end = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n" + rule +
+                          "\ntrain.py FAILED\n" + line + "\nRoot Cause (first observed failure):\n  exitcode  : 1\n" +
+                          rule + "\n";
+  const std::string first_job = refused(1, "6.00 GiB", "2.00 GiB") + refused(0, "6.00 GiB", "2.50 GiB") + end;
+  const WhyAnswered two = why(first_job + refused(0, "3.00 GiB", "1.50 GiB"));
+  ASSERT_EQ(two.log.failures.size(), 3u);
+  EXPECT_EQ(two.verdict, 2u);
+  EXPECT_EQ(two.log.failures[2].place.job, 1u);
+  EXPECT_EQ(two.log.failures[2].place.line, 9u);
+  EXPECT_EQ(why(first_job + first_job).log.failures.size(), 4u) << "the same figures, but of another job";
+  EXPECT_EQ(why(first_job + first_job).verdict, 2u);
+
+  const WhyAnswered slurm = why(first_job + "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n");
+  EXPECT_EQ(slurm.log.failures.at(slurm.verdict).rank, "rank 1") << "what follows the launcher's words is of its job";
+  const WhyAnswered again =
+      why(refused(1, "6.00 GiB", "2.00 GiB") + "Worker group FAILED. 2/3 attempts left; will restart worker group\n" +
+          refused(0, "5.00 GiB", "2.00 GiB"));
+  EXPECT_EQ(again.verdict, 1u);
 }
 
 TEST(Why, NvidiaSmiListsProcesses) {

@@ -155,7 +155,9 @@ nlohmann::ordered_json parse_lenient_json(const std::string& text, const std::st
       throw Error(file, line_of(json, error.byte),
                   "'" + value + "' is Python that its script computes: write the number or text that comes out");
     }
-    throw Error(file, line_of(json, error.byte), "is no JSON, even with comments and trailing commas allowed");
+    throw Error(file, line_of(json, error.byte),
+                error.byte > json.size() ? "ends too early: a bracket or a quotation mark is not closed"
+                                         : "is no JSON, even with comments and trailing commas allowed");
   } catch (const nlohmann::json::exception& error) {
     throw Error(file, line_of(json, place_of_number(json, error.what())), "has a number that is too large");
   }

@@ -1,11 +1,15 @@
 #include "configs/machine_lookup.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
 #include "configs/gpu_yaml.h"
 #include "configs/machine_yaml.h"
 #include "configs/shipped_files.h"
+#include "core/error.h"
+#include "core/names.h"
+#include "core/text.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {
@@ -14,6 +18,26 @@ namespace {
 constexpr Bytes maximum_machine_file_bytes = 4 * MiB;
 
 MachineText text_of(const std::string& path) { return {read_file(path, maximum_machine_file_bytes), path}; }
+
+// "h100": of a data centre's GPU the machines that have it, or one by another name ("h100-pcie").
+void refuse_gpu(const std::string& name) {
+  const std::string wanted = plain_name(name);
+  std::vector<std::string> machines;
+  try {
+    for (const MachineSpec& machine : list_machines()) {
+      const std::string gpu = plain_name(machine.gpu);
+      if (wanted.size() > 1 && gpu.starts_with(wanted)) machines.push_back(machine.name + " (" + machine.gpu + ")");
+    }
+  } catch (const Error&) {  // a broken file among them is not what was asked for
+    return;
+  }
+  if (machines.empty()) return;
+  constexpr std::size_t most_shown = 6;
+  const std::string all = machines.size() > most_shown ? ", …" : "";
+  machines.resize(std::min(machines.size(), most_shown));
+  throw Error("'" + name + "' is a GPU, no machine; machines with it: " + join(machines) + all +
+              "; `tencache machines` lists all");
+}
 
 }  // namespace
 
@@ -29,6 +53,7 @@ MachineText find_machine(const std::string& name_or_file, const std::string& fro
   for (const auto& [gpu, host] : list_hosted_gpus()) {
     if (!host.empty()) desktops.push_back(gpu.name);
   }
+  if (from_file.empty()) refuse_gpu(name_or_file);
   fail_unknown("machines", "machine", name_or_file, name_or_file + ".yaml", desktops);
 }
 

@@ -82,7 +82,8 @@ void fail_unknown(const std::string& kind, const std::string& what, const std::s
     for (const std::string& folder : config_folders(kind)) valid += " " + folder;
   } else {
     names.insert(names.end(), more.begin(), more.end());
-    valid = valid_names(name, names, "`tencache " + kind + "`");
+    valid =
+        valid_names(name, names, "`tencache " + kind + "`" + (kind == "machines" ? " (cards: `tencache gpus`)" : ""));
   }
   throw Error("unknown " + what + " '" + name + "'; " + valid + "; a file is given by its path, for instance ./" +
               file);

@@ -1,5 +1,6 @@
 #include "core/units.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -51,6 +52,16 @@ Quantity parse(std::string_view text, const std::array<Unit, n>& units) {
   return {};
 }
 
+// Small letters as people write them, "64gb" and "24gib"; sizes alone: of a rate they would be bits.
+std::string with_capitals(std::string_view text) {
+  std::string capitals(text);
+  const bool small = std::ranges::none_of(capitals, [](char c) { return c >= 'A' && c <= 'Z'; });
+  for (char& c : capitals) {
+    if (small && c >= 'a' && c <= 'z' && c != 'i' && c != 'e') c = static_cast<char>(c - 'a' + 'A');
+  }
+  return capitals;
+}
+
 [[noreturn]] void refuse(std::string_view what, std::string_view text, std::string_view example) {
   throw Error("not a " + std::string(what) + ": '" + std::string(text) + "'; write it like " + std::string(example));
 }
@@ -63,7 +74,7 @@ Quantity parse(std::string_view text, const std::array<Unit, n>& units) {
 
 Bytes parse_bytes(std::string_view text) {
   if (text == "unlimited") return unlimited;
-  const double value = parse(text, byte_units).value;
+  const double value = parse(with_capitals(text), byte_units).value;
   if (value < 0 || value > static_cast<double>(unlimited)) {
     refuse("size", text, "24GiB, 512MB, 1.5e9 or unlimited (units kB MB GB TB PB KiB MiB GiB TiB PiB)");
   }
@@ -72,7 +83,8 @@ Bytes parse_bytes(std::string_view text) {
 
 Bytes parse_capacity(std::string_view text, std::string_view unit) {
   constexpr double fewest_bare = 1e6;
-  const Quantity quantity = parse(text, byte_units);
+  const std::string capitals = with_capitals(text);  // whose digits `quantity.number` is
+  const Quantity quantity = parse(capitals, byte_units);
   if (!quantity.has_unit && quantity.value > 0 && quantity.value < fewest_bare) {
     refuse_bare(text, std::string(quantity.number).append(unit));
   }

@@ -92,7 +92,10 @@ std::string policies_like(const std::string& name) {
   std::vector<std::string> names, of_that_system;
   for (const auto& [maker, replaceable] : registered()) {
     names.push_back(maker.name);
-    if (is_of_system(maker.summary) || is_of_system(maker.source)) of_that_system.push_back(maker.name);
+    const std::string_view runs = to_string(runs_with(maker.counterparts));
+    if (plain_name(runs) == wanted || is_of_system(maker.summary) || is_of_system(maker.source)) {
+      of_that_system.push_back(maker.name);
+    }
   }
   const std::string all = "; `tencache policies` lists all " + std::to_string(names.size());
   if (!of_that_system.empty()) return "those of " + name + " are " + join(of_that_system) + all;

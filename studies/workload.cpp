@@ -1,6 +1,7 @@
 #include "studies/workload.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <tuple>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "configs/machine_overrides.h"
 #include "configs/machine_yaml.h"
 #include "configs/model_yaml.h"
+#include "configs/shipped_files.h"
 #include "configs/tool_clock.h"
 #include "core/error.h"
 #include "core/names.h"
@@ -29,6 +31,29 @@ Trace generate_for(GenerateSettings settings, const MachineSpec& machine) {
   const bool named = std::ranges::any_of(settings, [](const auto& entry) { return entry.first == "gpu"; });
   if (!named && !machine.gpu.empty()) settings.emplace_back("gpu", machine.gpu);
   return generate_trace(settings);
+}
+
+// What people give in place of a trace: a model's name, and files of other kinds.
+void refuse_other_than_trace(const std::string& file) {
+  std::error_code ignored;
+  const std::string model = " --batch 1 --seq 2048";
+  if (!std::filesystem::exists(file, ignored)) {
+    if (find_shipped("models", file))
+      throw Error("there is no trace '" + file + "'; a model is named by --model " + file + model);
+    return;
+  }
+  if (!file.ends_with(".json")) return;
+  constexpr Bytes longest = 64 * KiB;
+  if (std::filesystem::file_size(file, ignored) > longest) return;
+  const std::string text = read_file(file, longest);
+  const auto has = [&](const char* key) { return text.find(key) != text.npos; };
+  if (has("\"zero_optimization\"") || has("\"train_micro_batch_size_per_gpu\"")) {
+    throw Error(file, 0,
+                "is DeepSpeed's configuration, no trace: name a model (--model NAME" + model +
+                    "), and give the file as `fit --with deepspeed=" + file + "` or `tune --from-deepspeed " + file +
+                    "`");
+  }
+  if (has("\"model_type\"")) throw Error(file, 0, "describes a model and is no trace: --model " + file + model);
 }
 
 }  // namespace
@@ -150,6 +175,7 @@ Workload load_workload(const Scenario& scenario) {
     if (trace.file.empty()) throw Error("TRACE is required, or --model with the options of `tencache generate`");
     const std::string& file = trace.found_at.empty() ? trace.file : trace.found_at;
     doing("reading " + file);
+    refuse_other_than_trace(file);
     FoldedUpdates folded;
     Trace read = read_trace_to_simulate(file, &folded);
     workload.trace_sha256 = sha256_of_file(file);

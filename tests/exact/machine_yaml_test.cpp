@@ -759,7 +759,7 @@ TEST(MachineYaml, UnknownMachineListsTheNearest) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("unknown machine 'g10-a1000'"), HasSubstr("the nearest are g10-a100"),
-                                    HasSubstr("`tencache machines` lists all")));
+                                    HasSubstr("`tencache machines` (cards: `tencache gpus`) lists all")));
   }
   EXPECT_THROW(read_machine("./no-such-file.yaml"), Error);
   EXPECT_THROW(read_machine(::testing::TempDir()), Error);

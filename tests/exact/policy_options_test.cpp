@@ -95,6 +95,12 @@ TEST(PolicyOptionsTest, AnUnknownPolicyIsAnsweredWithTheNames) {
   EXPECT_THAT(message, HasSubstr("lists all " + std::to_string(list_policies().size())));
 }
 
+TEST(PolicyOptionsTest, ASystemsNameIsAnsweredWithItsPolicies) {
+  EXPECT_THAT(refusal_of("deepspeed"),
+              HasSubstr("those of deepspeed are zero-inference, zero-infinity, zero-offload;"));
+  EXPECT_THAT(refusal_of("FSDP"), HasSubstr("l2l, layer-streaming"));
+}
+
 TEST(PolicyOptionsTest, NamesAreTakenAsPeopleWriteThem) {
   for (const char* name : {"on_demand", "On-Demand", "ondemand"}) EXPECT_EQ(refusal_of(name), "accepted");
 }

@@ -428,6 +428,17 @@ void Engine::issue(std::uint8_t lane) {
   runner_.issue(lane);
 }
 
+namespace {
+
+// Of a run that does not recur. Its result is the mean of the second half of its iterations, whatever their number; of
+// a large program it is nearly the same after a few, which take seconds each.
+bool has_run_long_enough(std::uint64_t iterations, std::uint64_t completions) {
+  constexpr std::uint64_t least_iterations = 8, many_completions = 2'000'000;
+  return iterations >= least_iterations && completions >= many_completions;
+}
+
+}  // namespace
+
 void Engine::cross_boundary(bool last) {
   const OpLane& lane = state_.lanes[0];
   if (lane.active.empty()) {
@@ -444,6 +455,7 @@ void Engine::cross_boundary(bool last) {
   if (state_.program->looks_for_steady_state()) {
     const std::uint64_t hash = (state_hash(state_.moment.now) ^ state_.machine.state()) * 1099511628211ull;
     if (state_.ledger.recurs(hash)) finished_ = true;
+    if (has_run_long_enough(state_.moment.iteration, state_.ledger.counters().completions)) finished_ = true;
   }
   if (state_.program->stops_at(state_.moment.iteration)) finished_ = true;
 }

@@ -36,6 +36,32 @@ TEST(EngineRulesTest, ATensorRebornAheadIsNotFreed) {
   }
 }
 
+// A policy in a new state with each look at it: 30 iterations, or 8 where these are two million ops.
+TEST(EngineRulesTest, ALargeRunThatIsNeverSteadyEndsSooner) {
+  class Restless final : public Policy {
+   public:
+    Layout layout(const MachineSpec&, const Program*) const override { return whole_tensors(); }
+    void on(const Event&, const View&, Actions&) override {}
+    std::uint64_t fingerprint() const override { return ++looks_; }
+
+   private:
+    mutable std::uint64_t looks_ = 0;
+  };
+  const auto iterations = [](int ops) {
+    Trace trace;
+    const TensorId a = trace.add_tensor("a", 1, Role::activation, false);
+    for (int i = 0; i < ops; ++i) add_op(trace, 1, {}, {a});
+    const Program program{trace, {}};
+    const MachineSpec machine = small_machine(10);
+    Restless policy;
+    SimMachine simulated(machine);
+    return Engine(machine, simulated, policy, &program).run({}).iteration_ns.size();
+  };
+  EXPECT_EQ(iterations(1000), 30u);
+  EXPECT_EQ(iterations(200'000), 10u);
+  EXPECT_EQ(iterations(300'000), 8u);
+}
+
 // a is needed no more after op 1, whether its room goes at once or with the next victim; a new iteration revives it.
 TEST(EngineRulesTest, PoliciesSeeWhatIsDead) {
   for (const FreeDead free_dead : {FreeDead::now, FreeDead::when_victim}) {

@@ -263,7 +263,7 @@ TEST(Why, TheLastJobOfALogCounts) {
   ASSERT_EQ(two.log.failures.size(), 3u);
   EXPECT_EQ(two.verdict, 2u);
   EXPECT_EQ(two.log.failures[2].place.job, 1u);
-  EXPECT_EQ(two.log.failures[2].place.line, 9u);
+  EXPECT_EQ(two.log.failures[2].place.line, 10u) << "after two failures and seven lines of the launcher";
   EXPECT_EQ(why(first_job + first_job).log.failures.size(), 4u) << "the same figures, but of another job";
   EXPECT_EQ(why(first_job + first_job).verdict, 2u);
 

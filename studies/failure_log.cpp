@@ -181,8 +181,8 @@ std::string_view unframed(std::string_view line) {
   return line;
 }
 
-// Where launchers say that a job is over: torchrun's closing rule (what it says of exit codes stands above it) or that it
-// starts the workers again, DeepSpeed's last line.
+// Where launchers say that a job is over: torchrun's closing rule (what it says of exit codes stands above it) or its
+// words that it starts the workers again, DeepSpeed's last line.
 class JobEnds {
  public:
   void see(std::string_view line, std::uint64_t number) {

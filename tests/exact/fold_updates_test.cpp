@@ -118,6 +118,20 @@ TEST(FoldUpdates, TheLastUpdateFreesWhatTheKernelsDid) {
   EXPECT_EQ(Ids(frees.begin(), frees.end()), (Ids{1, 5}));
 }
 
+// A Python variable of the optimizer's keeps one of its temporaries alive.
+TEST(FoldUpdates, TemporariesThatAreFreedLaterAreGoneAllTheSame) {
+  AdamTrace made;
+  made.step(made.parameters, made.gradients, made.first, made.second);
+  const TensorId temporary = made.trace.writes(made.trace.ops[5]).front();
+  ASSERT_EQ(made.trace.name(made.trace.tensors[temporary]), "temporary");
+  made.op("backward", Phase::backward, made.parameters, {});
+  const Op after = made.trace.ops.back();
+  made.trace.ops.pop_back();
+  made.trace.add_op(after, made.trace.reads(after), made.trace.writes(after), std::vector{temporary});
+  EXPECT_EQ(fold_updates(made.trace).updates, 2u);
+  EXPECT_TRUE(made.trace.frees(made.trace.ops.back()).empty());
+}
+
 TEST(FoldUpdates, KernelsOverListsAreTakenApart) {
   AdamTrace made;
   made.step(made.parameters, made.gradients, made.first, made.second);

@@ -120,7 +120,6 @@ Updates collect(const Trace& trace, const Region& region, Families& families) {
       if (made[id] == none) made[id] = index;
       last[id] = index;
     }
-    for (const TensorId id : trace.frees(trace.ops[index])) last[id] = index;
   }
   // An intermediate result: made and last used by the folded ops.
   const auto temporary = [&](TensorId id) {
@@ -272,9 +271,12 @@ class FoldedTrace {
   Trace take() { return std::move(result_); }
 
  private:
+  // Those that the folded trace has: the kernels' temporaries, which some op may free, are gone.
   std::vector<TensorId> renumbered(std::span<const TensorId> list) const {
-    std::vector<TensorId> result(list.size());
-    std::ranges::transform(list, result.begin(), [this](TensorId id) { return ids_[id]; });
+    std::vector<TensorId> result;
+    for (const TensorId id : list) {
+      if (ids_[id] != none) result.push_back(ids_[id]);
+    }
     return result;
   }
 
@@ -292,16 +294,13 @@ class FoldedTrace {
 // The folded ops in place of the region's, with all that is around them as it was, and without tensors that no op uses
 // any more.
 Trace rebuild(const Trace& trace, const Region& region, const Updates& updates) {
-  const std::vector<std::uint8_t> left = tensors_left(trace, region, updates);
-  FoldedTrace folded(trace, left);
+  FoldedTrace folded(trace, tensors_left(trace, region, updates));
   for (OpIndex index = 0; index < region.first; ++index) folded.keep(index);
   const Whole whole = whole_of(trace, region, updates);
-  // What the region's ops free and the folded trace has: gradients, most often all at once at the end.
-  std::vector<TensorId> frees;
+  std::vector<TensorId> frees;  // by the region's ops: gradients, most often all at once at the end
   for (OpIndex index = region.first; index <= region.last; ++index) {
-    for (const TensorId id : trace.frees(trace.ops[index])) {
-      if (left[id] != 0) frees.push_back(id);
-    }
+    const auto more = trace.frees(trace.ops[index]);
+    frees.insert(frees.end(), more.begin(), more.end());
   }
   for (const TensorId family : updates.order) {
     const bool last = family == updates.order.back();

@@ -54,8 +54,9 @@ struct OccupancySample {
 };
 
 struct Timeline {
-  std::vector<Span> spans;                 // in order of their end, but for moves, which end later
-  std::vector<OccupancySample> occupancy;  // in order of time; one whenever a tier's use changed
+  bool keeps_spans = true;                      // else only the occupancy is written
+  std::vector<Span> spans = {};                 // in order of their end, but for moves, which end later
+  std::vector<OccupancySample> occupancy = {};  // in order of time; one whenever a tier's use changed
 };
 
 // The spans from an iteration on, and the occupancy from the start of the first of them; what the tiers held by then

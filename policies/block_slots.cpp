@@ -21,7 +21,10 @@ class Builder {
         result_(result),
         writer_(trace.tensors.size(), none),
         weight_seen_(trace.tensors.size(), 0),
-        kept_(trace.tensors.size(), 0) {}
+        kept_(trace.tensors.size(), 0),
+        cache_written_(trace.tensors.size(), none),
+        cache_read_(trace.tensors.size(), none),
+        hidden_read_(trace.tensors.size(), none) {}
 
   void run() {
     for (OpIndex op = 0; op < trace_.ops.size(); ++op) {
@@ -85,8 +88,8 @@ class Builder {
       if (is_weight(role)) {
         add_weight(use.tensor);
       } else if (role == Role::kv_cache) {
-        if (use.write) add_once(slot().cache_written, use.tensor);
-        if (use.read && writer_[use.tensor] != number) add_once(slot().cache_read, use.tensor);
+        if (use.write) add_once(slot().cache_written, cache_written_, use.tensor);
+        if (use.read && writer_[use.tensor] != number) add_once(slot().cache_read, cache_read_, use.tensor);
       } else if (use.read && writer_[use.tensor] != none && writer_[use.tensor] != number) {
         keep(use.tensor, writer_[use.tensor]);
       }
@@ -100,8 +103,10 @@ class Builder {
     }
   }
 
-  static void add_once(std::vector<TensorId>& list, TensorId tensor) {
-    if (std::ranges::find(list, tensor) == list.end()) list.push_back(tensor);
+  // To a list of this slot, unless it is there; `lately`: to which slot's it was added last.
+  void add_once(std::vector<TensorId>& list, std::vector<std::uint32_t>& lately, TensorId tensor) {
+    const auto number = static_cast<std::uint32_t>(result_.slots.size() - 1);
+    if (std::exchange(lately[tensor], number) != number) list.push_back(tensor);
   }
 
   void add_weight(TensorId tensor) {
@@ -109,7 +114,7 @@ class Builder {
   }
 
   void keep(TensorId tensor, std::uint32_t writer) {
-    add_once(slot().hidden_read, tensor);
+    add_once(slot().hidden_read, hidden_read_, tensor);
     if (std::exchange(kept_[tensor], 1) == 0) result_.slots[writer].hidden_kept.push_back(tensor);
   }
 
@@ -120,8 +125,9 @@ class Builder {
   std::map<std::string_view, std::uint32_t> layer_of_name_;
   std::vector<std::uint32_t> writer_;  // by tensor: the slot that wrote it last
   std::vector<std::uint8_t> weight_seen_, kept_;
-  std::uint32_t layer_ = 0;  // of the op that is looked at
-  bool attended_ = false;    // the slot's attention kernel has come
+  std::vector<std::uint32_t> cache_written_, cache_read_, hidden_read_;  // by tensor: in which slot's list it is last
+  std::uint32_t layer_ = 0;                                              // of the op that is looked at
+  bool attended_ = false;                                                // the slot's attention kernel has come
 };
 
 }  // namespace

@@ -59,6 +59,7 @@ class DeepOptimizerStates final : public Policy {
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
+    victims_.on(event, view);
     switch (event.kind) {
       case EventKind::profile_ready:
         learn(*view.program);
@@ -104,7 +105,7 @@ class DeepOptimizerStates final : public Policy {
 
   // The engine may drive out what is offloaded, the rest only with overflow=evict.
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
-    coldest_victims_with_optimizer(overflow_ == "evict", request, view, victims);
+    victims_.find_with_optimizer(overflow_ == "evict", request, view, victims);
   }
 
  private:
@@ -219,6 +220,7 @@ class DeepOptimizerStates final : public Policy {
 
   std::uint64_t gap_ = 2;
   std::string gradient_copies_ = "once", overflow_ = "oom";
+  ColdestVictims victims_;
 
   std::vector<SubGroup> groups_;  // the GPU's
   OpIndex last_backward_ = none, step_ = none;

@@ -62,6 +62,7 @@ class MlpOffload final : public Policy {
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
+    victims_.on(event, view);
     switch (event.kind) {
       case EventKind::profile_ready:
         learn(view);
@@ -89,7 +90,7 @@ class MlpOffload final : public Policy {
 
   // The engine may drive out what is offloaded, from the GPU all else only with overflow=evict.
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
-    coldest_victims_with_optimizer(overflow_ == "evict", request, view, victims);
+    victims_.find_with_optimizer(overflow_ == "evict", request, view, victims);
   }
 
   std::uint64_t fingerprint() const override { return read_; }
@@ -204,6 +205,7 @@ class MlpOffload final : public Policy {
 
   std::uint64_t ratio_ = 3, buffers_ = 0, in_flight_ = 9;
   std::string overflow_ = "oom";
+  ColdestVictims victims_;
 
   std::vector<SubGroup> groups_;         // in the order in which the CPU updates them
   std::vector<TierId> homes_;            // of each

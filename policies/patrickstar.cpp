@@ -81,6 +81,7 @@ class PatrickStar final : public Policy {
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
+    coldest_.on(event, view);
     if (event.kind == EventKind::profile_ready) make_chunks(view);
     if (event.kind == EventKind::schedule_deviated) chunks_.clear();
     recording_ = view.iteration == 0;
@@ -111,7 +112,7 @@ class PatrickStar final : public Policy {
       return;
     }
     if (recording_) {
-      coldest_victims_of(is_model_state, request, view, victims);
+      coldest_.find(is_model_state, request, view, victims);
     } else {
       ranking_.choose(request, view.memory, victims);
     }
@@ -225,6 +226,7 @@ class PatrickStar final : public Policy {
   std::vector<Chunk> chunks_;            // empty: not known
   std::vector<std::uint32_t> chunk_of_;  // by tensor of the program; none: not model data
   Ranking ranking_;
+  ColdestVictims coldest_;
   std::uint64_t op_count_ = 1;
   std::uint64_t gpu_ = 0;  // the op that the GPU was issued last, counted on from iteration to iteration
   bool recording_ = true;

@@ -29,17 +29,6 @@ Layout states_with_optimizer(TierId home, Bytes chunk_bytes, bool evict) {
   return layout;
 }
 
-void coldest_victims_of(bool (*may_leave)(Role), const RoomRequest& request, const View& view,
-                        std::vector<ChunkId>& victims) {
-  const Residency& memory = view.memory;
-  Bytes found = 0;
-  for (ChunkId chunk = memory.coldest(0); chunk != none && found < request.bytes; chunk = memory.warmer(chunk, 0)) {
-    if (!memory.evictable(chunk, 0) || !may_leave(memory.role(memory.tensor_of(chunk)))) continue;
-    victims.push_back(chunk);
-    found += memory.footprint(chunk, 0);
-  }
-}
-
 void ColdestVictims::on(const Event& event, const View& view) {
   if (staying_.empty()) return;
   if (event.kind == EventKind::op_issued && event.device == Device::gpu) {
@@ -96,13 +85,16 @@ void ColdestVictims::find(const MayLeave& may_leave, const RoomRequest& request,
   }
 }
 
-void coldest_victims_with_optimizer(bool evict, const RoomRequest& request, const View& view,
-                                    std::vector<ChunkId>& victims) {
-  if (evict || request.tier != 0) {
-    coldest_victims(request, view, victims);
-  } else {
-    coldest_victims_of(goes_with_optimizer, request, view, victims);
-  }
+void ColdestVictims::find(bool (*may_leave)(Role), const RoomRequest& request, const View& view,
+                          std::vector<ChunkId>& victims) {
+  find([may_leave](const View& of, TensorId tensor) { return may_leave(of.memory.role(tensor)); }, request, view,
+       victims);
+}
+
+void ColdestVictims::find_with_optimizer(bool evict, const RoomRequest& request, const View& view,
+                                         std::vector<ChunkId>& victims) {
+  if (evict || request.tier != 0) return coldest_victims(request, view, victims);
+  find(goes_with_optimizer, request, view, victims);
 }
 
 bool is_update(const Trace& trace, const Op& op) {

@@ -22,19 +22,18 @@ Requirements govern_model_states(bool module_hooks);
 // done, as DeepSpeed's does. With `evict`, what does not fit leaves the GPU instead of ending the run.
 Layout states_with_optimizer(TierId home, Bytes chunk_bytes, bool evict);
 
-// make_room of the GPU's memory for a policy that lets nothing else leave: the coldest chunks of roles that
-// `may_leave`.
-void coldest_victims_of(bool (*may_leave)(Role), const RoomRequest& request, const View& view,
-                        std::vector<ChunkId>& victims);
-
-// The same, once a request, without going through what was seen to stay: a program may have a hundred thousand chunks
-// that never leave, and they are the coldest. Which tensors may leave must stay as it is.
+// make_room of the GPU's memory for a policy that lets little leave: the coldest chunks that may. Once a request, and
+// without going through what was seen to stay: a program may have a hundred thousand chunks that never leave, and they
+// are the coldest. Which tensors may leave must stay as it is.
 class ColdestVictims {
  public:
   using MayLeave = std::function<bool(const View& view, TensorId tensor)>;
   // Hears of op_issued and transfer_done.
   void on(const Event& event, const View& view);
   void find(const MayLeave& may_leave, const RoomRequest& request, const View& view, std::vector<ChunkId>& victims);
+  void find(bool (*may_leave)(Role), const RoomRequest& request, const View& view, std::vector<ChunkId>& victims);
+  // For `states_with_optimizer`: of the GPU only what goes with the optimizer, but with `evict` the coldest of all.
+  void find_with_optimizer(bool evict, const RoomRequest& request, const View& view, std::vector<ChunkId>& victims);
 
  private:
   ChunkId first_to_look_at(const View& view);
@@ -44,11 +43,6 @@ class ColdestVictims {
   std::vector<ChunkId> staying_;
   std::vector<std::size_t> places_;  // by chunk, counted from 1; 0: none
 };
-
-// make_room for `states_with_optimizer`: the coldest, but only what goes with the optimizer leaves the GPU without
-// `evict`.
-void coldest_victims_with_optimizer(bool evict, const RoomRequest& request, const View& view,
-                                    std::vector<ChunkId>& victims);
 
 // Whether the op is an update that the CPU can take: one that the trace says may be placed or, recorded on the GPU, one
 // that writes a persistent tensor other than an input.

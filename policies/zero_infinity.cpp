@@ -364,6 +364,7 @@ class ZeroInfinity final : public Policy {
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
+    victims_.on(event, view);
     const bool gpu = event.device == Device::gpu;
     switch (event.kind) {
       case EventKind::profile_ready:
@@ -417,8 +418,7 @@ class ZeroInfinity final : public Policy {
     if (options_.overflow == "evict" || request.tier != 0) {
       coldest_victims(request, view, victims);
     } else {
-      coldest_victims_of(options_.offload_param == "none" ? goes_with_optimizer : is_model_state, request, view,
-                         victims);
+      victims_.find(options_.offload_param == "none" ? goes_with_optimizer : is_model_state, request, view, victims);
     }
   }
 
@@ -718,6 +718,7 @@ class ZeroInfinity final : public Policy {
   LiveParameters parameters_;
   ModuleOrder modules_;
   StateGroups groups_;
+  ColdestVictims victims_;
   std::size_t head_ = 0;                        // of the modules' queue: what comes before was fetched or considered
   std::vector<TensorId> bucket_, unscheduled_;  // ids of the memory
   std::uint64_t bucket_elements_ = 0;

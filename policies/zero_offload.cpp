@@ -29,6 +29,7 @@ class ZeroOffload final : public Policy {
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
+    victims_.on(event, view);
     if (event.kind != EventKind::op_done) return;
     for (const Use& use : event.uses) {
       if (use.tensor == none) continue;
@@ -41,12 +42,13 @@ class ZeroOffload final : public Policy {
   }
 
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
-    coldest_victims_with_optimizer(overflow_ == "evict", request, view, victims);
+    victims_.find_with_optimizer(overflow_ == "evict", request, view, victims);
   }
 
  private:
   std::string overflow_ = "oom";
   Bytes chunk_bytes_ = 16 * MiB;
+  ColdestVictims victims_;
 };
 
 DeepSpeedDevices deepspeed_of_zero_offload(const Settings& resolved) {

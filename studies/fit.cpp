@@ -68,11 +68,11 @@ void judge_pinned(FitVerdict& verdict, Bytes limit, const Workload& workload,
   verdict.pinned_limit = limit;
 }
 
-FitVerdict judge(const FitRequest& request, const std::string& policy) {
+FitVerdict judge(const FitRequest& request, const std::string& policy, std::optional<KnownRun>& known) {
   const Workload& workload = *request.workload;
   FitVerdict verdict;
   Outcome& outcome = verdict.outcome;
-  Timeline timeline;
+  Timeline timeline{.keeps_spans = false};
   std::vector<Timeline> others;
   const Recorders recorders{.timeline = &timeline, .other_timelines = &others};
   if (!request.settings.empty()) make_policy(policy, request.settings);  // a wrong option is bad usage
@@ -83,6 +83,7 @@ FitVerdict judge(const FitRequest& request, const std::string& policy) {
     outcome.result.fits = false;
     outcome.result.misfit = error.what();
   }
+  known = known_run(outcome, workload.machine);
   outcome.program.trace = Trace();
   for (RankOutcome& rank : outcome.ranks) rank.program.trace = Trace();
   const RunResult& result = outcome.result;
@@ -121,6 +122,7 @@ std::vector<FitVerdict> judge_fit(const FitRequest& request) {
     if (const TierId tier = tier_of_kind(machine, kind); tier != no_tier) tiers.push_back(tier);
   }
   std::vector<FitVerdict> verdicts(request.policies.size());
+  std::vector<std::optional<KnownRun>> known(verdicts.size());
   std::mutex mutex;
   std::size_t done = 0;
   const auto step = [&](const std::string& what) {
@@ -129,14 +131,14 @@ std::vector<FitVerdict> judge_fit(const FitRequest& request) {
     if (request.progress) request.progress(done, verdicts.size() * (1 + tiers.size()), what);
   };
   on_all_cores(verdicts.size(), [&](std::size_t i) {
-    verdicts[i] = judge(request, request.policies[i]);
+    verdicts[i] = judge(request, request.policies[i], known[i]);
     step(request.policies[i]);
   });
   on_all_cores(verdicts.size() * tiers.size(), [&](std::size_t i) {
     FitVerdict& verdict = verdicts[i / tiers.size()];
     const TierId tier = tiers[i % tiers.size()];
-    verdict.minimum_of(machine.tiers[tier].kind) =
-        minimum_capacity(*workload.trace, machine, tier, verdict.policy, request.settings, limits, verdict.fits);
+    verdict.minimum_of(machine.tiers[tier].kind) = minimum_capacity(*workload.trace, machine, tier, verdict.policy,
+                                                                    request.settings, limits, known[i / tiers.size()]);
     step(verdict.policy + ", least " + machine.tiers[tier].name + " memory");
   });
   if (tiers.size() < 2) return verdicts;

@@ -1,12 +1,18 @@
 #include "studies/minimum.h"
 
+#include <time.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <span>
 #include <tuple>
+#include <utility>
 
 #include "core/error.h"
+#include "policies/registry.h"
 #include "studies/bisection.h"
 #include "traces/demand.h"
+#include "traces/transform/lower.h"
 #include "traces/transform/split_ranks.h"
 
 namespace tencache {
@@ -83,18 +89,19 @@ std::optional<OneRank> one_of_alike(const Trace& trace, const MachineSpec& machi
   return one;
 }
 
-// In MiB, where the search of the GPU's memory begins: its largest op, beside what persists and no other tier takes.
-// Many policies need no more.
-std::uint64_t likely_minimum(const Trace& trace, const MachineSpec& machine) {
+std::uint64_t in_mebibytes(Bytes bytes) { return (bytes + MiB - 1) / MiB; }
+
+// The program that ran on one rank: its largest op, beside what persists and no other tier takes.
+Bytes least_of_program(const Program& program, const MachineSpec& machine) {
   Bytes most = 0;
-  std::size_t rank = 0;
-  for (const Demand& demand : demands_of(trace, machine.tiers[0].granularity)) {
-    const MachineSpec& own = machine.of_rank(std::min(rank++, machine.rank_count() - 1));
+  for (const Demand& demand : demands_of(program.trace, machine.tiers[0].granularity)) {
     Bytes persistent = demand.persistent.bytes;
-    for (TierId tier = 1; tier < own.tiers.size(); ++tier) persistent -= std::min(persistent, own.tiers[tier].capacity);
-    most = std::max(most, persistent + demand.largest_gpu_op.bytes);
+    for (TierId tier = 1; tier < machine.tiers.size(); ++tier) {
+      persistent -= std::min(persistent, machine.tiers[tier].capacity);
+    }
+    most = std::max(most, persistent + demand.largest_placed_op);
   }
-  return (most + MiB - 1) / MiB;
+  return most;
 }
 
 }  // namespace
@@ -103,93 +110,149 @@ std::vector<std::size_t> alike_ranks(const Trace& trace, const MachineSpec& mach
   return alike_ranks(split_ranks(trace), machine);
 }
 
-Outcome try_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
-                   const std::map<std::string, std::string>& settings, const RunLimits& limits, Tried tried) {
+namespace {
+
+// `is_whole`, if given: what comes out is a whole try's result.
+Outcome try_once(const Trace& trace, const MachineSpec& machine, const std::string& policy,
+                 const std::map<std::string, std::string>& settings, const RunLimits& limits, Tried tried,
+                 bool* is_whole) {
   constexpr std::uint64_t early = 2, whole = 8;
   RunLimits within = limits;
   Recorders recorders;
   within.max_iterations = std::min(limits.max_iterations, tried == Tried::whole ? whole : early);
+  bool rehearsed = false;
   if (tried == Tried::early) {
-    recorders.rehearse = [](const Program&, const MachineSpec&, Policy&, const RehearsalLimits&) {
+    recorders.rehearse = [&](const Program&, const MachineSpec&, Policy&, const RehearsalLimits&) {
+      rehearsed = true;
       return Rehearsal();
     };
   }
   try {
-    return run_policy(trace, machine, policy, settings, within, recorders);
+    Outcome outcome = run_policy(trace, machine, policy, settings, within, recorders);
+    if (is_whole != nullptr) {
+      *is_whole = !rehearsed && (outcome.result.steady || limits.max_iterations <= within.max_iterations);
+    }
+    return outcome;
   } catch (const Error& error) {
     return refused(policy, error);
   }
 }
 
+// Whether an op of the program that the policy makes of the trace is larger than so many MiB of GPU memory.
+bool surely_lacks(const Trace& trace, MachineSpec machine, std::uint64_t mebibytes, const std::string& policy,
+                  const std::map<std::string, std::string>& settings) {
+  if (rank_count(trace) > 1) return false;
+  set_capacity(machine, 0, mebibytes * MiB);
+  const MadePolicy made = make_policy(policy, settings);
+  const Rehearse none = [](const Program&, const MachineSpec&, Policy&, const RehearsalLimits&) { return Rehearsal(); };
+  prepare(trace, *made.policy, machine, none);
+  return least_of_program(lower(trace, *made.policy, machine), machine) > mebibytes * MiB;
+}
+
+}  // namespace
+
+KnownRun known_run(const Outcome& outcome, const MachineSpec& machine) {
+  KnownRun known{.fits = outcome.result.fits, .missing = outcome.result.misfit_bytes};
+  known.peak_bytes.assign(machine.tiers.size(), 0);
+  for (std::size_t rank = 0; rank < std::max<std::size_t>(outcome.ranks.size(), 1); ++rank) {
+    const RunResult& result = outcome.ranks.empty() ? outcome.result : outcome.ranks[rank].result;
+    const Program& program = outcome.ranks.empty() ? outcome.program : outcome.ranks[rank].program;
+    for (std::size_t tier = 0; tier < result.peak_bytes.size(); ++tier) {
+      known.peak_bytes[tier] = std::max(known.peak_bytes[tier], result.peak_bytes[tier]);
+    }
+    known.least_bytes = std::max(known.least_bytes, least_of_program(program, machine.of_rank(rank)));
+  }
+  return known;
+}
+
+Outcome try_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
+                   const std::map<std::string, std::string>& settings, const RunLimits& limits, Tried tried) {
+  return try_once(trace, machine, policy, settings, limits, tried, nullptr);
+}
+
 std::optional<Bytes> minimum_capacity(const Trace& trace, const MachineSpec& machine, TierId tier,
                                       const std::string& policy, const std::map<std::string, std::string>& settings,
-                                      const RunLimits& limits, bool fits_machine) {
+                                      const RunLimits& limits, const std::optional<KnownRun>& as_is) {
   MachineSpec trial = machine;
-  Tried tried = Tried::early;          // what is found is confirmed by whole runs
-  std::uint64_t used = 0, lacked = 0;  // MiB: of the tier, by the last that fitted; by the last that did not
+  Tried tried = Tried::early;   // what is found is confirmed by whole runs
+  std::uint64_t confirmed = 0;  // MiB: where an early run was a whole one, and fitted
+  std::uint64_t lacked = 0;     // MiB: of the tier, by the last that did not fit
+  std::optional<Outcome> last;  // that fitted
   const auto missing = [&](std::uint64_t mebibytes) -> std::optional<std::uint64_t> {
     // No machine has a tier of nothing: a byte takes no tensor.
     set_capacity(trial, tier, std::max<Bytes>(mebibytes * MiB, 1));
-    const Outcome outcome = try_policy(trace, trial, policy, settings, limits, tried);
-    if (!outcome.result.fits) return lacked = (outcome.result.misfit_bytes + MiB - 1) / MiB;
-    Bytes peak = outcome.result.peak_bytes[tier];
-    for (const RankOutcome& rank : outcome.ranks) peak = std::max(peak, rank.result.peak_bytes[tier]);
-    used = (peak + MiB - 1) / MiB;
+    bool is_whole = false;
+    Outcome outcome = try_once(trace, trial, policy, settings, limits, tried, &is_whole);
+    if (!outcome.result.fits) return lacked = in_mebibytes(outcome.result.misfit_bytes);
+    last = std::move(outcome);
+    if (is_whole) confirmed = mebibytes;
     return std::nullopt;
   };
   const auto fits = [&](std::uint64_t mebibytes) { return !missing(mebibytes); };
+  constexpr std::uint64_t within = 1024;
   if (const auto one = one_of_alike(trace, machine)) {
     const std::optional<Bytes> guess =
-        minimum_capacity(one->trace, one->machine, tier, policy, settings, limits, fits_machine);
+        minimum_capacity(one->trace, one->machine, tier, policy, settings, limits, as_is);
     if (guess && *guess % MiB == 0 && fits(*guess / MiB) &&
-        (*guess == 0 || (*guess == MiB && tier == 0) || !fits(*guess / MiB - 1))) {
+        (*guess == 0 || (*guess == MiB && tier == 0) || !fits(*guess / MiB - 1 - *guess / MiB / within))) {
       return guess;
     }
   }
+  Bytes capacity = 0;
+  for (std::size_t rank = 0; rank < machine.rank_count(); ++rank) {
+    capacity = std::max(capacity, machine.of_rank(rank).tiers[tier].capacity);
+  }
   // With room for every tensor twice over, more of this tier is not what is missing.
   std::uint64_t too_little = 0, enough = 1;
-  for (const Tensor& tensor : trace.tensors) enough += (tensor.bytes + MiB - 1) / MiB * 2;
-  if (fits_machine) {
-    Bytes capacity = 0;
-    for (std::size_t rank = 0; rank < machine.rank_count(); ++rank) {
-      capacity = std::max(capacity, machine.of_rank(rank).tiers[tier].capacity);
-    }
-    if (capacity / MiB > enough && !fits(enough)) {
-      too_little = enough;
-      enough = capacity / MiB;
-    }
-    enough = std::min(enough, capacity / MiB);
-    if (enough == 0 || !fits(enough)) return capacity;
+  for (const Tensor& tensor : trace.tensors) enough += in_mebibytes(tensor.bytes) * 2;
+  if (!as_is || !as_is->fits) {
+    if (!fits(enough)) return std::nullopt;
+    if (as_is && capacity / MiB < enough) too_little = capacity / MiB;
+  } else if (capacity / MiB <= enough) {
+    enough = capacity / MiB;
+    if (enough == 0 || (capacity % MiB != 0 && !fits(enough))) return capacity;
   } else if (!fits(enough)) {
-    return std::nullopt;
+    too_little = enough;
+    enough = capacity / MiB;
   }
   const std::uint64_t most = enough;
-  // What a run with room used is often all that it needs.
-  const std::uint64_t used_with_room = used, likely = tier == 0 ? likely_minimum(trace, machine) : 0;
-  bool is_near = false;
+  // Its largest op is all that many policies need of the GPU, and nothing of a tier below.
+  const KnownRun roomy = last ? known_run(*last, trial) : *as_is;
+  const std::uint64_t likely = tier == 0 ? in_mebibytes(roomy.least_bytes) : 1;
+  const std::uint64_t used = in_mebibytes(roomy.peak_bytes[tier]);
   if (likely > too_little && likely < enough) {
+    tried = Tried::whole;
     if (fits(likely)) {
-      enough = likely;
-      if (enough - too_little > 1 && !fits(enough - 1)) too_little = enough - 1;
+      enough = confirmed = likely;
+      tried = Tried::early;
+      if (enough - too_little > 1) {
+        const bool is_least = tier == 0 && surely_lacks(trace, trial, enough - 1, policy, settings);
+        (!is_least && fits(enough - 1) ? enough : too_little) = enough - 1;
+      }
     } else {
       too_little = likely;
+      tried = Tried::early;
     }
   }
-  if (used_with_room > too_little && used_with_room < enough) {
-    is_near = !fits(used_with_room);
-    (is_near ? too_little : enough) = used_with_room;
+  // What a run with room used is often all that it needs.
+  bool is_near = tier == 0 && too_little == likely;
+  if (used > too_little && used < enough) {
+    if (fits(used - 1)) {
+      enough = used - 1;
+    } else {
+      is_near = !fits(used);
+      too_little = is_near ? used : used - 1;
+      if (!is_near) enough = used;
+    }
   }
-  // Many policies need nothing of a tier below the GPU.
-  if (tier != 0 && too_little == 0 && enough > 1 && fits(1)) {
-    enough = 1;
-  } else if (is_near || (too_little == likely && enough - too_little > 1)) {
-    enough = least_that_fits_near(enough, too_little, missing, lacked);
-  } else if (enough == most || enough - too_little == 1 || fits(enough - 1)) {
-    enough = least_that_fits(enough, too_little, missing);
+  if (is_near) {
+    enough = least_that_fits_near(enough, too_little, missing, lacked, within);
+  } else {
+    enough = least_that_fits(enough, too_little, missing, within);
   }
-  const auto raise = [&] { enough = least_that_fits_near(most, enough, missing, lacked); };
+  const auto raise = [&] { enough = least_that_fits_near(most, enough, missing, lacked, within); };
   tried = Tried::whole;
-  if (enough < most && !fits(enough)) {
+  if (enough < most && enough != confirmed && !fits(enough)) {
     tried = Tried::planned;
     if (!fits(enough)) raise();
     tried = Tried::whole;
@@ -209,18 +272,18 @@ std::optional<JointMinimum> joint_minimum(const Trace& trace, const MachineSpec&
     set_capacity(roomy, each, unlimited);
     other = each;
   }
-  std::optional<Bytes> least = minimum_capacity(trace, roomy, tier, policy, settings, limits, false);
+  std::optional<Bytes> least = minimum_capacity(trace, roomy, tier, policy, settings, limits, std::nullopt);
   if (!least && tier != 0) {
     set_capacity(roomy, 0, unlimited);
     other = 0;
-    least = minimum_capacity(trace, roomy, tier, policy, settings, limits, false);
+    least = minimum_capacity(trace, roomy, tier, policy, settings, limits, std::nullopt);
   }
   if (!least) return std::nullopt;
   JointMinimum joint{.bytes = *least};
   if (other == no_tier) return joint;
   MachineSpec with_least = machine;
   set_capacity(with_least, tier, std::max<Bytes>(*least, 1));
-  const auto needed = minimum_capacity(trace, with_least, other, policy, settings, limits, false);
+  const auto needed = minimum_capacity(trace, with_least, other, policy, settings, limits, std::nullopt);
   const Bytes own = machine.tiers[other].capacity;
   if (!needed || *needed <= own) return joint;
   joint.other = other;

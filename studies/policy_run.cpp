@@ -40,7 +40,10 @@ void simulate_several(const Trace& trace, const MachineSpec& whole, const std::m
   }
   outcome.ranks.resize(traces.size());
   std::vector<Timeline>* others = recorders.other_timelines;
-  if (others != nullptr) others->assign(traces.size() - 1, {});
+  if (others != nullptr) {
+    const bool keeps_spans = recorders.timeline == nullptr || recorders.timeline->keeps_spans;
+    others->assign(traces.size() - 1, Timeline{.keeps_spans = keeps_spans});
+  }
   std::vector<MadePolicy> policies;
   std::vector<RankRun> runs;
   for (std::size_t rank = 0; rank < traces.size(); ++rank) {

@@ -91,7 +91,7 @@ std::vector<Demand> demands_of(const Trace& trace, Bytes granularity) {
       demand.peak.bytes = demand.alive.back();
     }
     alive -= dead[index];
-    if (op.device != Device::gpu || op.placeable) continue;
+    if (op.device != Device::gpu) continue;
     BytesAtOp touched;
     touched.op = index;
     each_tensor(trace, op, [&](TensorId tensor) {
@@ -99,6 +99,8 @@ std::vector<Demand> demands_of(const Trace& trace, Bytes granularity) {
       seen[tensor] = index;
       add(touched, trace.tensors[tensor], granularity);
     });
+    demand.largest_placed_op = std::max(demand.largest_placed_op, touched.bytes);
+    if (op.placeable) continue;
     if (demand.largest_gpu_op.op == none || touched.bytes > demand.largest_gpu_op.bytes)
       demand.largest_gpu_op = touched;
   }

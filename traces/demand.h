@@ -24,6 +24,7 @@ struct Demand {
   // What one op touches that every policy runs on the GPU: with less GPU memory no policy can run it. Placeable ops do
   // not count, since a policy may run them on the CPU.
   BytesAtOp largest_gpu_op;
+  Bytes largest_placed_op = 0;  // what one op touches that the trace places on the GPU, placeable ones included
   // By op of the rank, in order: the bytes alive. A tensor that is not persistent lives from its first to its last use,
   // both included.
   std::vector<OpIndex> ops;

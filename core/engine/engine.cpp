@@ -433,7 +433,7 @@ namespace {
 // Of a run that does not recur. Its result is the mean of the second half of its iterations, whatever their number; of
 // a large program it is nearly the same after a few, which take seconds each.
 bool has_run_long_enough(std::uint64_t iterations, std::uint64_t completions) {
-  constexpr std::uint64_t least_iterations = 8, many_completions = 2'000'000;
+  constexpr std::uint64_t least_iterations = 4, many_completions = 2'000'000;
   return iterations >= least_iterations && completions >= many_completions;
 }
 

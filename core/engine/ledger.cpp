@@ -7,7 +7,10 @@
 namespace tencache {
 
 Ledger::Ledger(const Moment& moment, Timeline* timeline, bool first_and_last, Completes completes)
-    : moment_(moment), timeline_(timeline), first_and_last_(first_and_last), completes_(completes) {}
+    : moment_(moment),
+      timeline_(timeline != nullptr && timeline->keeps_spans ? timeline : nullptr),
+      first_and_last_(first_and_last),
+      completes_(completes) {}
 
 void Ledger::advance(Nanoseconds passed_ns, const Residency& memory) {
   counters_.time_ns = moment_.now;

@@ -153,7 +153,8 @@ void Mover::hold(const Action& action) {
   for (OpLane& lane : state_.lanes) {
     // One that runs beside arrivals, or waits for an allocation, has started: the hold is for the next time.
     if (!lane.waiting || lane.active.back().started || lane.active.back().times.op != action.op) continue;
-    lane.active.back().demand.holds.push_back({action.tensor, action.tier});
+    std::vector<Hold>& holds = lane.active.back().demand.holds;
+    holds.insert(std::ranges::upper_bound(holds, action.tensor, {}, &Hold::tensor), {action.tensor, action.tier});
     lane.active.back().times.late = true;
     return;
   }
@@ -561,8 +562,9 @@ void Mover::tell_waiting_ops(const Transfer& t) {
     const std::vector<ChunkId>& stranded = op.demand.stranded;
     if (stranded.empty() && op.demand.holds.empty()) continue;
     if (std::ranges::find(stranded, t.chunk) != stranded.end()) op.demand.stranded_cause = causes_[t.link()];
-    for (const Hold& hold : op.demand.holds) {
-      if (hold.tensor == state_.memory.tensor_of(t.chunk) && hold.tier == t.to) was_late(op);
+    const TensorId tensor = state_.memory.tensor_of(t.chunk);
+    for (const Hold& hold : std::ranges::equal_range(op.demand.holds, tensor, {}, &Hold::tensor)) {
+      if (hold.tier == t.to) was_late(op);
     }
   }
 }

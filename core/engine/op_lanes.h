@@ -39,7 +39,7 @@ struct OpDemand {
   std::vector<ChunkId> stranded;  // to read, but on their way to another tier: fetched when they arrive there
   StallCause stranded_cause = StallCause::memory;  // over which link the last of them arrived
   std::vector<ChunkId> write_waits;                // to write, but a transfer still reads them
-  std::vector<Hold> holds;
+  std::vector<Hold> holds;                         // by tensor
   Bytes births = 0;  // it will make them itself, and needs a hole for them all: room, once nothing else is missing
 
   // What the engine can do something about: the rest comes by itself.
@@ -185,6 +185,7 @@ class OpLanes {
     const auto [first, last] = holds_.equal_range(op);
     for (auto hold = first; hold != last; ++hold) holds.push_back(hold->second);
     holds_.erase(first, last);
+    std::ranges::sort(holds, {}, &Hold::tensor);
   }
 
   // ---- Progress.

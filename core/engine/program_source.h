@@ -25,7 +25,7 @@ namespace tencache {
 
 struct RunLimits {
   std::uint64_t max_iterations = 30;
-  bool until_steady = true;  // stop when the state recurs, or at 2 million completions after the 8th iteration
+  bool until_steady = true;  // stop when the state recurs, or at 2 million completions after the 4th iteration
   // Where chunks move: the last iteration ends as the others do, where another one begins.
   bool ends_as_others = true;
 };

@@ -266,9 +266,10 @@ class Flexgen final : public Policy {
       for (const TensorId known : before.hidden_kept) hold_for(known, next, view, actions);
     }
     for (const TensorId known : next.cache_read) fetch(known, tier_of_cache(next), next.first, view, actions);
+    const std::vector<TensorId> made = sorted(slot.hidden_kept);
     for (const TensorId known : next.hidden_read) {
       // What this slot makes is there already.
-      if (std::ranges::find(slot.hidden_kept, known) == slot.hidden_kept.end()) {
+      if (!std::ranges::binary_search(made, known)) {
         fetch(known, 0, next.first, view, actions);
       }
     }
@@ -297,20 +298,26 @@ class Flexgen final : public Policy {
     const BlockSlot& slot = plan_.slots[number];
     const BlockSlot& next = plan_.slots[after(number)];
     const TierId tier = tier_of_cache(slot);
-    for (const TensorId known : slot.cache_read) send_home(known, tier, next.cache_read, view, actions);
-    for (const TensorId known : slot.cache_written) send_home(known, tier, next.cache_read, view, actions);
-    for (const TensorId known : slot.hidden_kept) send_home(known, 0, next.hidden_read, view, actions);
+    const std::vector<TensorId> cache_stays = sorted(next.cache_read), hidden_stays = sorted(next.hidden_read);
+    for (const TensorId known : slot.cache_read) send_home(known, tier, cache_stays, view, actions);
+    for (const TensorId known : slot.cache_written) send_home(known, tier, cache_stays, view, actions);
+    for (const TensorId known : slot.hidden_kept) send_home(known, 0, hidden_stays, view, actions);
     if (!slot.ends_run) return;
     for (const TensorId known : plan_.layers[slot.layer].weights) send_home(known, 0, {}, view, actions);
   }
 
-  // From `tier`, but for what the next slot reads.
+  static std::vector<TensorId> sorted(std::vector<TensorId> tensors) {
+    std::ranges::sort(tensors);
+    return tensors;
+  }
+
+  // From `tier`, but for what the next slot reads, sorted.
   void send_home(TensorId known, TierId tier, const std::vector<TensorId>& stay, const View& view,
                  Actions& actions) const {
     const TierId home = homes_[known];
     const TensorId tensor = view.memory_tensor(known);
     if (home == no_tier || home == tier || tensor == none) return;
-    if (std::ranges::find(stay, known) == stay.end()) actions.evict(tensor, home, tier);
+    if (!std::ranges::binary_search(stay, known)) actions.evict(tensor, home, tier);
   }
 
   Percents weights_, cache_, hidden_;

@@ -286,10 +286,15 @@ class BothWays final : public Policy {
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
     if (request.tier != 0) return coldest_victims(request, view, victims);
     const auto may_leave = [](Role role) { return role == Role::activation || role == Role::gradient; };
-    coldest_victims_of(may_leave, request, view, victims);
+    const Residency& memory = view.memory;
+    Bytes bytes = 0;
+    for (ChunkId chunk = memory.coldest(0); chunk != none && bytes < request.bytes; chunk = memory.warmer(chunk, 0)) {
+      if (!memory.evictable(chunk, 0) || !may_leave(memory.role(memory.tensor_of(chunk)))) continue;
+      victims.push_back(chunk);
+      bytes += memory.footprint(chunk, 0);
+    }
     std::vector<ChunkId> found;
-    victims_.find([&](const View& of, TensorId tensor) { return may_leave(of.memory.role(tensor)); }, request, view,
-                  found);
+    victims_.find(+may_leave, request, view, found);
     EXPECT_EQ(found, victims);
     ++asked;
   }

@@ -63,23 +63,26 @@ Trace three_blocks(Bytes bytes) {
 TEST(Fit, FindsTheLeastOfEachTier) {
   const Trace trace = three_blocks(12 * MiB);
   const MachineSpec roomy = machine(64 * MiB, GiB, false);
-  const auto least = [&](const MachineSpec& on, TierId tier, bool fits) {
-    return minimum_capacity(trace, on, tier, "lru", {}, {}, fits);
+  const auto least = [&](const MachineSpec& on, TierId tier) {
+    const KnownRun as_is = known_run(run_policy(trace, on, "lru", {}, {}), on);
+    const auto found = minimum_capacity(trace, on, tier, "lru", {}, {}, as_is);
+    EXPECT_EQ(minimum_capacity(trace, on, tier, "lru", {}, {}, std::nullopt).has_value(), found.has_value());
+    return found;
   };
-  EXPECT_EQ(least(roomy, 0, true), 12 * MiB);
-  EXPECT_EQ(least(roomy, 1, true), 36 * MiB);
+  EXPECT_EQ(least(roomy, 0), 12 * MiB);
+  EXPECT_EQ(least(roomy, 1), 36 * MiB);
   const MachineSpec little_cpu = machine(64 * MiB, 30 * MiB, false);
   EXPECT_FALSE(run_policy(trace, little_cpu, "lru", {}, {}).result.fits);
-  EXPECT_EQ(least(little_cpu, 1, false), 36 * MiB);
-  EXPECT_EQ(least(little_cpu, 0, false), std::nullopt);  // no GPU memory helps
+  EXPECT_EQ(least(little_cpu, 1), 36 * MiB);
+  EXPECT_EQ(least(little_cpu, 0), std::nullopt);  // no GPU memory helps
 }
 
 // A block is more than the GPU has, and all three more than the CPU has.
 TEST(Fit, FindsWhatTwoTiersLack) {
   const Trace trace = three_blocks(12 * MiB);
   const MachineSpec small = machine(8 * MiB, 30 * MiB, false);
-  EXPECT_EQ(minimum_capacity(trace, small, 0, "lru", {}, {}, false), std::nullopt);
-  EXPECT_EQ(minimum_capacity(trace, small, 1, "lru", {}, {}, false), std::nullopt);
+  EXPECT_EQ(minimum_capacity(trace, small, 0, "lru", {}, {}, std::nullopt), std::nullopt);
+  EXPECT_EQ(minimum_capacity(trace, small, 1, "lru", {}, {}, std::nullopt), std::nullopt);
   const auto joint = joint_minimum(trace, small, 0, "lru", {}, {});
   ASSERT_TRUE(joint);
   EXPECT_EQ(joint->bytes, 12 * MiB);
@@ -116,7 +119,9 @@ TEST(Fit, ComputesAlikeRanksOnce) {
   EXPECT_THAT(alike_ranks(ranks(3, 1), three), ::testing::ElementsAre(0u, 0u, 2u));
   for (const TierId tier : {TierId{0}, TierId{1}}) {
     const auto least = [&](Nanoseconds longer) {
-      return minimum_capacity(ranks(3, longer), three, tier, "lru", {}, {}, true);
+      const Trace trace = ranks(3, longer);
+      return minimum_capacity(trace, three, tier, "lru", {}, {},
+                              known_run(run_policy(trace, three, "lru", {}, {}), three));
     };
     EXPECT_EQ(least(0), least(1));
     EXPECT_EQ(least(0), tier == 0 ? 12 * MiB : 36 * MiB);

@@ -180,12 +180,13 @@ void ChunkMemory::relocate(TensorId tensor) {
   for (Mapping& mapping : of.mappings) {
     if (const std::shared_ptr<HiddenPages> hidden = std::exchange(mapping.hidden, nullptr)) {
       TENCACHE_CHECK(hidden->shown);
-      unhide(*hidden, mapping.bytes);
+      unhide(*hidden, mapping);
     }
+    unmap_at(from + mapping.begin, mapping, false);
     scratch_.clear();
     mapping.each([this](const Extent& extent) { scratch_.push_back(extent); });
-    map_extents(to + mapping.begin, scratch_, mapping.bytes);
-    protect(from + mapping.begin, mapping.bytes);
+    mapping.moved = fetch(to + mapping.begin, mapping.bytes);
+    if (!mapping.moved) map_extents(to + mapping.begin, scratch_, mapping.bytes);
   }
   ranges_.move(tensor, to);
   left_.push_back({reinterpret_cast<Bytes>(from), of.bytes});
@@ -296,40 +297,111 @@ std::shared_ptr<HiddenPages> ChunkMemory::hidden_at(TensorId tensor, Bytes begin
   return mapping_at(tensor, begin).hidden;
 }
 
-// Where the pages of scratch_ are to be filled first: maps them there.
-std::shared_ptr<HiddenPages> ChunkMemory::hide(std::byte* address, Bytes bytes, bool read_only) {
+// Where the pages of scratch_ are to be filled first: maps them there, or says where they are.
+std::shared_ptr<HiddenPages> ChunkMemory::hide(std::byte* address, Mapping& mapping, bool read_only) {
+  const Bytes bytes = mapping.bytes;
   auto hidden = std::make_shared<HiddenPages>();
   hidden->read_only = read_only;
-  if (scratch_.size() == 1 && bytes <= few_bytes) {
-    if (std::byte* const from = segments_.address(scratch_.front())) {
+  std::byte* const home = scratch_.size() == 1 ? segments_.address(scratch_.front()) : nullptr;
+  if (home != nullptr && (bytes <= few_bytes || from_home(bytes))) {
+    hidden->at_home = mapping.moved = bytes > few_bytes;
+    if (!hidden->at_home) {
       hidden->file = memory_.get();
       hidden->offset = scratch_.front().offset;
-      hidden->parts = {{from, address, bytes}};
-      return hidden;
     }
+    hidden->parts = {{home, address, bytes}};
+    return hidden;
   }
   std::byte* const from = hidden_.take(bytes);
   try {
-    map_extents(from, scratch_, bytes);
+    mapping.moved = fetch(from, bytes);
+    if (!mapping.moved) map_extents(from, scratch_, bytes);
   } catch (...) {
     hidden_.give(from, bytes);
     throw;
   }
   Bytes done = 0;
-  for (const Extent& extent : scratch_) {
-    const Bytes part = std::min(extent.bytes, bytes - done);
-    if (part == 0) break;
-    hidden->parts.push_back({from + done, address + done, part});
+  const auto add_part = [&](Bytes most) {
+    const Bytes part = std::min(most, bytes - done);
+    if (part != 0) hidden->parts.push_back({from + done, address + done, part});
     done += part;
+  };
+  if (mapping.moved) {
+    for (const HostPiece& piece : homes_) add_part(piece.bytes);
+  } else {
+    for (const Extent& extent : scratch_) add_part(extent.bytes);
   }
   return hidden;
 }
 
-// They are to be unmapped.
-void ChunkMemory::unhide(const HiddenPages& hidden, Bytes bytes) {
+// They are to be unmapped; not shown: a copy was given up.
+void ChunkMemory::unhide(const HiddenPages& hidden, Mapping& mapping) {
   if (hidden.file >= 0) return;
-  if (!hidden.shown) protect(hidden.parts.front().from, bytes);  // a copy was given up
-  hidden_.give(hidden.parts.front().from, bytes);
+  if (hidden.at_home) {
+    mapping.moved = hidden.shown;
+    return;
+  }
+  std::byte* const from = hidden.parts.front().from;
+  if (!hidden.shown) unmap_at(from, mapping, hidden.read_only);
+  hidden_.give(from, mapping.bytes);
+}
+
+// ---- Pages at home --------------------------------------------------------------------------------------------------
+
+bool ChunkMemory::from_home(Bytes bytes) const {
+  return options_.raw_access && !options_.addressed && options_.populate && options_.accelerator == nullptr &&
+         bytes > few_bytes;
+}
+
+// Pages are taken from the front of what was never used: those up to there are in use for the first time now.
+void ChunkMemory::populate_homes() {
+  if (!from_home(unlimited) || pages_.high_water() <= populated_) return;
+  homes_.clear();
+  segments_.locate({populated_, pages_.high_water() - populated_}, unlimited, homes_);
+  // A kernel that cannot do it has them faulted in.
+  for (const HostPiece& piece : homes_) static_cast<void>(::madvise(piece.address, piece.bytes, MADV_POPULATE_WRITE));
+  populated_ = pages_.high_water();
+}
+
+bool ChunkMemory::fetch(std::byte* to, Bytes bytes) {
+  if (!from_home(bytes)) return false;
+  homes_.clear();
+  Bytes left = bytes;
+  for (const Extent& extent : scratch_) {
+    segments_.locate(extent, left, homes_);
+    left -= std::min(left, extent.bytes);
+  }
+  std::byte* at = to;
+  std::size_t moved = 0;
+  try {
+    for (; moved < homes_.size(); at += homes_[moved++].bytes)
+      move_pages(homes_[moved].address, at, homes_[moved].bytes);
+  } catch (const Error&) {
+    while (moved-- != 0) move_pages(at -= homes_[moved].bytes, homes_[moved].address, homes_[moved].bytes);
+    protect(to, bytes);
+    return false;
+  }
+  return true;
+}
+
+void ChunkMemory::send_home(std::byte* at, const Mapping& mapping, bool read_only) {
+  homes_.clear();
+  Bytes left = mapping.bytes;
+  mapping.each([&](const Extent& extent) {
+    segments_.locate(extent, left, homes_);
+    left -= std::min(left, extent.bytes);
+  });
+  for (const HostPiece& piece : homes_) {
+    move_pages(at, piece.address, piece.bytes);
+    if (read_only) set_writable(piece.address, piece.bytes, true);  // never before: a write there would be lost
+    at += piece.bytes;
+  }
+}
+
+void ChunkMemory::unmap_at(std::byte* at, Mapping& mapping, bool read_only) {
+  if (mapping.moved) send_home(at, mapping, read_only);
+  mapping.moved = false;
+  protect(at, mapping.bytes);
 }
 
 void ChunkMemory::map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset, bool hidden) {
@@ -361,10 +433,11 @@ void ChunkMemory::map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset
   try {
     check_memory_left();
     segments_.cover(pages_.high_water());
+    populate_homes();
     if (hidden) {
       let_go_of(of.address);  // parked pages would be seen
-      mapping.hidden = hide(of.address + begin, mapping.bytes, of.exposed);
-    } else {
+      mapping.hidden = hide(of.address + begin, mapping, of.exposed);
+    } else if (!(mapping.moved = fetch(of.address + begin, mapping.bytes))) {
       map_extents(of.address + begin, scratch_, mapping.bytes);
     }
   } catch (...) {
@@ -392,7 +465,7 @@ void ChunkMemory::note_map(Bytes bytes) {
 bool ChunkMemory::take_pages(Bytes room) {
   if (pages_.take(room, scratch_)) return true;
   if (parked_count_ == 0) return false;
-  let_go_of_parked();
+  let_go_of_parked(room);
   return pages_.take(room, scratch_);
 }
 
@@ -437,8 +510,8 @@ bool ChunkMemory::adopt(std::byte* address, Mapping& mapping) {
 // The system may refuse (`protect` throws): what was let go by then is parked no more.
 void ChunkMemory::let_go(std::byte* address, std::vector<Mapping>& parked) {
   for (; !parked.empty(); parked.pop_back()) {
-    const Mapping& mapping = parked.back();
-    protect(address + mapping.begin, mapping.bytes);
+    Mapping& mapping = parked.back();
+    unmap_at(address + mapping.begin, mapping, false);
     parked_bytes_ -= mapping.pages();
     --parked_count_;
     mapping.each([this](const Extent& extent) { pages_.give(extent); });
@@ -453,10 +526,13 @@ void ChunkMemory::let_go_of(std::byte* address) {
   parked_.erase(entry);
 }
 
-void ChunkMemory::let_go_of_parked() {
-  for (auto& [address, parked] : parked_) let_go(address, parked);
+void ChunkMemory::let_go_of_parked(Bytes room) {
   last_parked_ = nullptr;
-  parked_.clear();
+  while (!parked_.empty() && (room == unlimited || pages_.capacity() - pages_.used() < room)) {
+    const auto entry = parked_.begin();
+    let_go(entry->first, entry->second);
+    parked_.erase(entry);
+  }
 }
 
 void ChunkMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
@@ -465,13 +541,13 @@ void ChunkMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
   TENCACHE_CHECK(mapping != of.mappings.end() && mapping->begin == begin);
   TENCACHE_CHECK(mapping->bytes == round_up(bytes, page_bytes));
   const std::shared_ptr<HiddenPages> hidden = std::exchange(mapping->hidden, nullptr);
-  if (hidden != nullptr) unhide(*hidden, mapping->bytes);
+  if (hidden != nullptr) unhide(*hidden, *mapping);
   const bool parks = options_.parks && !options_.addressed;
   if (parks || (of.retired && !of.exposed && (hidden == nullptr || hidden->shown))) {
     park(of.address, std::move(*mapping));
   } else {
     const Nanoseconds start = clock_ns();
-    protect(of.address + begin, mapping->bytes);
+    unmap_at(of.address + begin, *mapping, of.exposed);
     mapping->each([this](const Extent& extent) { pages_.give(extent); });
     statistics_.unmap_ns += clock_ns() - start;
   }

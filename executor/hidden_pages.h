@@ -22,11 +22,18 @@ struct HiddenPages {
   Bytes offset = 0;        // of the only part
   std::mutex mutex;        // held while they move
   bool read_only = false;  // once shown
+  bool at_home = false;    // `from` stays a mapping that can be written, without pages
   std::atomic<bool> shown = false;
 };
 
-// Moves the pages; `from` is reserved addresses then. On any thread, once. Child processes get none of what is shown.
+// Moves whole pages of one mapping to other addresses, in place of what is mapped there; those that they leave stay
+// mapped, without pages. Throws Error if the system refuses.
+void move_pages(std::byte* from, std::byte* to, Bytes bytes);
 // Throws Error if the system refuses.
+void set_writable(std::byte* at, Bytes bytes, bool writable);
+
+// Moves the pages; `from` is reserved addresses then, or as `at_home` says. On any thread, once. Child processes get
+// none of what is shown. Throws Error if the system refuses, and none is shown then.
 void show(HiddenPages& pages);
 // Whether they are shown, all of them. If not, they will be read-only or not as said here. Waits while they move:
 // whoever changed the access to `to` meanwhile would open reserved addresses, which read as zeros.

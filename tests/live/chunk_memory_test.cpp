@@ -6,10 +6,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "core/error.h"
 #include "executor/file_descriptor.h"
@@ -112,8 +115,12 @@ TEST(ChunkMemory, WhatIsExposedWhileItsPagesMoveHasItsContentOrFaults) {
     memory.create(tensor, pages * page_bytes);
     memory.map_hidden(tensor, 0, pages * page_bytes, 0);
     std::memset(memory.copy_address(tensor, 0), 7, pages * page_bytes);
-    std::thread copy([&] { show(*memory.hidden_at(tensor, 0)); });
-    while (!memory.hidden_at(tensor, 0)->shown) std::this_thread::yield();
+    std::atomic<bool> begun = false;
+    std::thread copy([&, hidden = memory.hidden_at(tensor, 0)] {
+      begun = true;
+      show(*hidden);
+    });
+    while (!begun) std::this_thread::yield();
     memory.expose(tensor, false);
     const std::byte* last = memory.address(tensor) + pages * page_bytes - 1;
     if (readable(last)) {
@@ -366,40 +373,86 @@ TEST(ChunkMemory, TooManyMappingsIsAnErrorThatSaysSo) {
 }
 #endif
 
-// Random maps and unmaps against a plain model of the content; another thread looks up addresses meanwhile.
-TEST(ChunkMemory, RandomUseKeepsEveryByte) {
-  constexpr Bytes chunk = 4 * page_bytes;
-  ChunkMemory memory("gpu", 32 * chunk, page_bytes);
-  std::mt19937 random(1);
-  for (TensorId tensor = 0; tensor < 8; tensor++) memory.create(tensor, 8 * chunk);
-  std::atomic<bool> over = false;
-  std::thread reader([&] {
-    while (!over) EXPECT_NE(memory.address(3), nullptr);
-  });
-  std::map<std::pair<TensorId, Bytes>, std::byte> model;
-  for (int step = 0; step < 3000; step++) {
-    const TensorId tensor = random() % 8;
-    const Bytes begin = random() % 8 * chunk;
-    const Bytes bytes = begin / chunk % 2 == 0 ? chunk : page_bytes + 1;
-    std::byte* at = memory.address(tensor) + begin;
-    const auto found = model.find({tensor, begin});
-    if (found != model.end()) {
-      EXPECT_EQ(at[0], found->second);
-      EXPECT_EQ(at[bytes - 1], found->second);
-      memory.unmap(tensor, begin, bytes);
-      model.erase(found);
-    } else if (model.size() < 30) {
-      memory.map(tensor, begin, bytes, 0);
-      const auto value = static_cast<std::byte>(random());
-      std::memset(at, static_cast<int>(value), bytes);
-      model[{tensor, begin}] = value;
-    }
-    EXPECT_EQ(memory.mapped(tensor, begin), model.contains({tensor, begin}));
+// Pages that come back from a tensor are not filled in again: they are moved, and not more of them than asked for leave
+// where they are parked.
+TEST(ChunkMemory, ParkedPagesAreLetGoAsFarAsTheyAreNeeded) {
+  ChunkMemory memory("gpu", 64 * page_bytes, page_bytes, {.raw_access = true});
+  std::vector<std::byte*> parked;
+  for (TensorId tensor = 0; tensor < 3; tensor++) {
+    memory.create(tensor, 20 * page_bytes);
+    memory.map(tensor, 0, 20 * page_bytes, 0);
+    parked.push_back(memory.address(tensor));
   }
-  over = true;
-  reader.join();
-  for (TensorId tensor = 0; tensor < 8; tensor++) memory.destroy(tensor);
-  EXPECT_EQ(memory.statistics().used_bytes, 0u);
+  for (TensorId tensor = 0; tensor < 3; tensor++) {
+    memory.retire(tensor);
+    memory.destroy(tensor);
+  }
+  const auto there = [&] { return std::ranges::count_if(parked, readable); };
+  EXPECT_EQ(there(), 3);
+  memory.create(3, 40 * page_bytes);
+  memory.map(3, 0, 24 * page_bytes, 0);  // 4 pages are free
+  EXPECT_EQ(there(), 2);
+  memory.map(3, 24 * page_bytes, page_bytes, 0);
+  EXPECT_EQ(there(), 1);
+}
+
+// Random maps and unmaps against a plain model of the content; another thread looks up addresses meanwhile. With raw
+// access large chunks come from their home and go back to it, some hidden at first, some copies are given up, some
+// tensors exposed.
+TEST(ChunkMemory, RandomUseKeepsEveryByte) {
+  for (const bool raw_access : {false, true}) {
+    const Bytes chunk = (raw_access ? 20 : 4) * page_bytes;
+    ChunkMemory memory("gpu", 32 * chunk, page_bytes, {.raw_access = raw_access});
+    std::mt19937 random(1);
+    for (TensorId tensor = 0; tensor < 8; tensor++) memory.create(tensor, 8 * chunk);
+    std::atomic<bool> over = false;
+    std::thread reader([&] {
+      while (!over) EXPECT_NE(memory.address(3), nullptr);
+    });
+    std::map<std::pair<TensorId, Bytes>, std::byte> model;
+    if (raw_access) memory.expose(5, true);
+    for (int step = 0; step < 3000; step++) {
+      const TensorId tensor = random() % 8;
+      const Bytes begin = random() % 8 * chunk;
+      const Bytes bytes = begin / chunk % 2 == 0 ? chunk : page_bytes + 1;
+      std::byte* at = memory.address(tensor) + begin;
+      const auto found = model.find({tensor, begin});
+      if (found != model.end()) {
+        EXPECT_EQ(at[0], found->second);
+        EXPECT_EQ(at[bytes - 1], found->second);
+        memory.unmap(tensor, begin, bytes);
+        model.erase(found);
+        EXPECT_FALSE(readable(at));
+      } else if (model.size() < 30) {
+        const auto value = static_cast<std::byte>(random());
+        const bool hidden = raw_access && random() % 2 == 0;
+        if (hidden) {
+          memory.map_hidden(tensor, begin, bytes, 0);
+          std::memset(memory.copy_address(tensor, begin), static_cast<int>(value), bytes);
+          EXPECT_FALSE(readable(at));
+          if (random() % 4 == 0) {  // given up
+            memory.unmap(tensor, begin, bytes);
+            EXPECT_FALSE(readable(at));
+            continue;
+          }
+          if (tensor == 5) memory.close_for_writing(tensor);
+          show(*memory.hidden_at(tensor, begin));
+          EXPECT_EQ(writable(at + bytes / 2), tensor != 5);
+        } else {
+          memory.map(tensor, begin, bytes, 0);
+          if (tensor == 5) memory.open_for_writing(tensor);
+          std::memset(at, static_cast<int>(value), bytes);
+        }
+        model[{tensor, begin}] = value;
+      }
+      EXPECT_EQ(memory.mapped(tensor, begin), model.contains({tensor, begin}));
+    }
+    for (const auto& [place, value] : model) EXPECT_EQ(memory.address(place.first)[place.second], value);
+    over = true;
+    reader.join();
+    for (TensorId tensor = 0; tensor < 8; tensor++) memory.destroy(tensor);
+    EXPECT_EQ(memory.statistics().used_bytes, 0u);
+  }
 }
 
 }  // namespace

@@ -8,21 +8,21 @@
 // with a key for each value), Json (anything), described structs.
 #pragma once
 
-#include <fmt/format.h>
-
+#include <array>
 #include <boost/describe.hpp>
 #include <boost/mp11.hpp>
-#include <cmath>
 #include <concepts>
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "answers/json.h"
 #include "core/enum_map.h"
-#include "core/error.h"
 #include "core/text.h"
 
 // After the struct, in its namespace: its members in the order in which JSON has them. Where it has not always all of
@@ -41,7 +41,201 @@ struct Absent : std::optional<T> {
 template <typename T>
 using Named = std::vector<std::pair<std::string, T>>;
 
+// Of a type there are only tables and functions of a line here: what walks over them is compiled once (described.cpp).
 namespace described {
+
+template <typename T>
+concept Enum = NamedEnum<T> || boost::describe::has_describe_enumerators<T>::value;
+
+struct EnumValue {
+  std::int64_t value;
+  std::string_view name;
+};
+
+// In their order.
+template <Enum T>
+inline constexpr auto enum_values_of = [] {
+  if constexpr (NamedEnum<T>) {
+    std::array<EnumValue, enum_texts<T>.size() - first_to_name<T>> values{};
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::size_t value = first_to_name<T> + i;
+      values[i] = {static_cast<std::int64_t>(value), enum_texts<T>[value]};
+    }
+    return values;
+  } else {
+    std::array<EnumValue, boost::mp11::mp_size<boost::describe::describe_enumerators<T>>::value> values{};
+    std::size_t i = 0;
+    boost::mp11::mp_for_each<boost::describe::describe_enumerators<T>>([&](auto one) {
+      values[i++] = {static_cast<std::int64_t>(one.value), one.name};
+    });
+    return values;
+  }
+}();
+
+// f(value, name) of each value of the enum.
+template <Enum T, typename F>
+void for_each_value(F f) {
+  for (const EnumValue& one : enum_values_of<T>) f(static_cast<T>(one.value), std::string(one.name));
+}
+
+std::string name_of_value(std::span<const EnumValue> values, std::int64_t wanted);  // "" where there is none
+std::optional<std::int64_t> value_of_name(std::span<const EnumValue> values, std::string_view wanted);
+
+struct Type;
+
+struct Member {
+  const char* name;
+  const Type* type;
+  void* (*of)(void* whole);
+};
+
+// What a value consists of, and how one gets at it.
+struct Type {
+  enum class Kind : std::uint8_t {
+    any,           // Json
+    boolean,       // bool
+    natural,       // unsigned numbers
+    integer,       // signed ones
+    number,        // floating-point ones
+    text,          // std::string
+    text_or_null,  // TextOrNull
+    object_text,   // ObjectText
+    enumeration,   // an Enum
+    optional,      // std::optional: an item or none
+    absent,        // Absent, the same
+    pair,          // two items
+    list,          // std::vector
+    named,         // Named
+    enum_map,      // EnumMap: an item for each name
+    bare,          // what its one member is
+    object         // members by name
+  };
+  Kind kind;
+  Json (*write)(const void* value) = nullptr;             // of bools and numbers
+  void (*read)(const Json& json, void* value) = nullptr;  // the same; the type of `json` fits
+  std::span<const EnumValue> values = {};                 // of an enum, and of the map of one
+  std::int64_t (*get)(const void* value) = nullptr;       // of an enum
+  void (*set)(void* value, std::int64_t to) = nullptr;    // the same
+  const Type* item = nullptr;                             // of what has items, all of one type
+  std::size_t (*size)(const void* value) = nullptr;       // how many
+  void* (*at)(void* value, std::size_t index) = nullptr;  // one of them; of a map by its enum's value
+  const std::string& (*name)(const void* value, std::size_t index) = nullptr;  // the name of one
+  void (*clear)(void* value) = nullptr;                                        // where there may be none
+  void* (*add)(void* value, const std::string& name) = nullptr;                // one more
+  std::span<const Member> members = {};
+  bool (*has)(const void* value, std::string_view name) = nullptr;  // that member; null: all
+  bool (*has_always)(std::string_view name) = nullptr;              // the same
+};
+
+template <typename T>
+T& as(void* value) {
+  return *static_cast<T*>(value);
+}
+template <typename T>
+const T& as(const void* value) {
+  return *static_cast<const T*>(value);
+}
+
+// `type`: the table of T.
+template <typename T>
+struct TypeOf;
+
+template <typename T, Type::Kind of>
+struct Plain {
+  static constexpr Type type = {.kind = of,
+                                .write = [](const void* value) { return Json(as<T>(value)); },
+                                .read = [](const Json& json, void* value) { as<T>(value) = json.get<T>(); }};
+};
+template <>
+struct TypeOf<bool> : Plain<bool, Type::Kind::boolean> {};
+template <std::unsigned_integral T>
+struct TypeOf<T> : Plain<T, Type::Kind::natural> {};
+template <std::signed_integral T>
+struct TypeOf<T> : Plain<T, Type::Kind::integer> {};
+template <std::floating_point T>
+struct TypeOf<T> : Plain<T, Type::Kind::number> {};
+template <>
+struct TypeOf<Json> {
+  static constexpr Type type = {.kind = Type::Kind::any};
+};
+template <>
+struct TypeOf<std::string> {
+  static constexpr Type type = {.kind = Type::Kind::text};
+};
+template <>
+struct TypeOf<TextOrNull> {
+  static constexpr Type type = {.kind = Type::Kind::text_or_null};
+};
+template <>
+struct TypeOf<ObjectText> {
+  static constexpr Type type = {.kind = Type::Kind::object_text};
+};
+
+template <Enum T>
+struct TypeOf<T> {
+  static constexpr Type type = {.kind = Type::Kind::enumeration,
+                                .values = enum_values_of<T>,
+                                .get = [](const void* value) { return static_cast<std::int64_t>(as<T>(value)); },
+                                .set = [](void* value, std::int64_t to) { as<T>(value) = static_cast<T>(to); }};
+};
+
+template <typename Optional, Type::Kind of>
+struct Maybe {
+  static constexpr Type type = {
+      .kind = of,
+      .item = &TypeOf<typename Optional::value_type>::type,
+      .size = [](const void* value) { return std::size_t{as<Optional>(value).has_value()}; },
+      .at = [](void* value, std::size_t) -> void* { return &*as<Optional>(value); },
+      .clear = [](void* value) { as<Optional>(value).reset(); },
+      .add = [](void* value, const std::string&) -> void* { return &as<Optional>(value).emplace(); }};
+};
+template <typename T>
+struct TypeOf<std::optional<T>> : Maybe<std::optional<T>, Type::Kind::optional> {};
+template <typename T>
+struct TypeOf<Absent<T>> : Maybe<Absent<T>, Type::Kind::absent> {};
+
+template <typename T>
+struct TypeOf<std::pair<T, T>> {
+  using Pair = std::pair<T, T>;
+  static constexpr Type type = {.kind = Type::Kind::pair,
+                                .item = &TypeOf<T>::type,
+                                .size = [](const void*) { return std::size_t{2}; },
+                                .at = [](void* value, std::size_t i) -> void* {
+                                  return i == 0 ? &as<Pair>(value).first : &as<Pair>(value).second;
+                                }};
+};
+template <typename T>
+struct TypeOf<std::vector<T>> {
+  using List = std::vector<T>;
+  static constexpr Type type = {
+      .kind = Type::Kind::list,
+      .item = &TypeOf<T>::type,
+      .size = [](const void* value) { return as<List>(value).size(); },
+      .at = [](void* value, std::size_t i) -> void* { return &as<List>(value)[i]; },
+      .clear = [](void* value) { as<List>(value).clear(); },
+      .add = [](void* value, const std::string&) -> void* { return &as<List>(value).emplace_back(); }};
+};
+template <typename T>
+struct TypeOf<Named<T>> {
+  static constexpr Type type = {
+      .kind = Type::Kind::named,
+      .item = &TypeOf<T>::type,
+      .size = [](const void* value) { return as<Named<T>>(value).size(); },
+      .at = [](void* value, std::size_t i) -> void* { return &as<Named<T>>(value)[i].second; },
+      .name = [](const void* value, std::size_t i) -> const std::string& { return as<Named<T>>(value)[i].first; },
+      .clear = [](void* value) { as<Named<T>>(value).clear(); },
+      .add = [](void* value, const std::string& name) -> void* {
+        return &as<Named<T>>(value).emplace_back(name, T{}).second;
+      }};
+};
+template <typename Key, typename T>
+struct TypeOf<EnumMap<Key, T>> {
+  static constexpr Type type = {
+      .kind = Type::Kind::enum_map,
+      .values = enum_values_of<Key>,
+      .item = &TypeOf<T>::type,
+      .at = [](void* value, std::size_t i) -> void* { return &as<EnumMap<Key, T>>(value)[static_cast<Key>(i)]; }};
+};
 
 template <typename T>
 using Members = boost::describe::describe_members<T, boost::describe::mod_public | boost::describe::mod_inherited>;
@@ -52,269 +246,61 @@ template <typename T>
 concept Bare = Struct<T> && requires {
   requires T::is_bare;
 };
-template <typename T>
-using BareMember = std::remove_cvref_t<decltype(std::declval<T>().*boost::mp11::mp_first<Members<T>>::pointer)>;
-template <typename T>
-auto& bare_member(T& value) {
-  return value.*boost::mp11::mp_first<Members<std::remove_const_t<T>>>::pointer;
-}
 
-template <typename T>
-concept Enum = NamedEnum<T> || boost::describe::has_describe_enumerators<T>::value;
-
-template <typename T>
-struct Kind {
-  static constexpr bool is_optional = false, is_absent = false, is_list = false, is_named = false, is_pair = false,
-                        is_enum_map = false;
-};
-template <typename T>
-struct Kind<std::optional<T>> : Kind<void> {
-  static constexpr bool is_optional = true;
-};
-template <typename T>
-struct Kind<Absent<T>> : Kind<void> {
-  static constexpr bool is_absent = true;
-};
-template <typename T>
-struct Kind<std::vector<T>> : Kind<void> {
-  static constexpr bool is_list = true;
-};
-template <typename T>
-struct Kind<std::pair<T, T>> : Kind<void> {
-  static constexpr bool is_pair = true;
-};
-template <typename T>
-struct Kind<std::vector<std::pair<std::string, T>>> : Kind<void> {
-  static constexpr bool is_named = true;
-};
-template <typename Key, typename T>
-struct Kind<EnumMap<Key, T>> : Kind<void> {
-  static constexpr bool is_enum_map = true;
-  using Enum = Key;
-  using Value = T;
-};
-
-// Keys that C++ keeps for itself, such as `default`, are members with `_` behind them.
-inline std::string key_of(std::string_view member) {
-  if (member.ends_with('_')) member.remove_suffix(1);
-  return std::string(member);
-}
-
-[[noreturn]] inline void refuse(const std::string& path, const char* wanted) {
-  throw Error(fmt::format("{}: is no {}", path.empty() ? "the document" : path, wanted));
-}
-
-// f(value, name) of each value of the enum.
-template <Enum T, typename F>
-void for_each_value(F f) {
-  if constexpr (NamedEnum<T>) {
-    for (std::size_t i = first_to_name<T>; i < enum_texts<T>.size(); ++i) {
-      f(static_cast<T>(i), std::string(enum_texts<T>[i]));
-    }
-  } else {
-    boost::mp11::mp_for_each<boost::describe::describe_enumerators<T>>(
-        [&](auto one) { f(one.value, std::string(one.name)); });
+template <Struct T>
+struct TypeOf<T> {
+  template <typename Description>
+  static constexpr Member member(Description) {
+    using Value = std::remove_cvref_t<decltype(std::declval<T>().*Description::pointer)>;
+    return {Description::name, &TypeOf<Value>::type,
+            [](void* whole) -> void* { return &(as<T>(whole).*Description::pointer); }};
   }
-}
+  static constexpr auto members = []<typename... Each>(boost::mp11::mp_list<Each...>) {
+    return std::array<Member, sizeof...(Each)>{member(Each())...};
+  }(boost::mp11::mp_rename<Members<T>, boost::mp11::mp_list>());
+  static constexpr Type make() {
+    Type made = {.kind = Bare<T> ? Type::Kind::bare : Type::Kind::object, .members = members};
+    if constexpr (requires(const T& value) { has_member(value, std::string_view()); }) {
+      made.has = [](const void* value, std::string_view name) { return has_member(as<T>(value), name); };
+      made.has_always = [](std::string_view name) { return has_member(T(), name); };
+    }
+    return made;
+  }
+  static constexpr Type type = make();
+};
+
+Json write(const Type& type, const void* value);
+void read(const Type& type, const Json& json, void* value, const std::string& path);
+Json schema(const Type& type);
 
 }  // namespace described
 
 template <described::Enum T>
 std::string name_of(T value) {
-  std::string found;
-  described::for_each_value<T>([&](T one, const std::string& name) {
-    if (one == value) found = name;
-  });
-  return found;
+  return described::name_of_value(described::enum_values_of<T>, static_cast<std::int64_t>(value));
 }
 template <described::Enum T>
 std::optional<T> value_named(std::string_view wanted) {
-  std::optional<T> found;
-  described::for_each_value<T>([&](T one, const std::string& name) {
-    if (name == wanted) found = one;
-  });
-  return found;
+  const auto found = described::value_of_name(described::enum_values_of<T>, wanted);
+  return found ? std::optional(static_cast<T>(*found)) : std::nullopt;
 }
 
 template <typename T>
 Json to_json_of(const T& value) {
-  using Kind = described::Kind<T>;
-  if constexpr (std::same_as<T, Json>) {
-    return value;
-  } else if constexpr (std::floating_point<T>) {
-    return std::isfinite(value) ? Json(value) : Json(nullptr);
-  } else if constexpr (described::Enum<T>) {
-    return name_of(value);
-  } else if constexpr (std::same_as<T, TextOrNull>) {
-    return value.empty() ? Json(nullptr) : Json(std::string(value));
-  } else if constexpr (std::same_as<T, ObjectText>) {
-    return Json::parse(value);
-  } else if constexpr (Kind::is_optional || Kind::is_absent) {
-    return value ? to_json_of(*value) : Json(nullptr);
-  } else if constexpr (Kind::is_pair) {
-    return Json::array({to_json_of(value.first), to_json_of(value.second)});
-  } else if constexpr (Kind::is_named) {
-    Json object = Json::object();
-    for (const auto& [name, member] : value) object[name] = to_json_of(member);
-    return object;
-  } else if constexpr (Kind::is_enum_map) {
-    Json object = Json::object();
-    described::for_each_value<typename Kind::Enum>(
-        [&](auto key, const std::string& name) { object[name] = to_json_of(value[key]); });
-    return object;
-  } else if constexpr (Kind::is_list) {
-    Json list = Json::array();
-    for (const auto& item : value) list.push_back(to_json_of(item));
-    return list;
-  } else if constexpr (described::Bare<T>) {
-    return to_json_of(described::bare_member(value));
-  } else if constexpr (described::Struct<T>) {
-    Json object = Json::object();
-    boost::mp11::mp_for_each<described::Members<T>>([&](auto member) {
-      const auto& field = value.*member.pointer;
-      if constexpr (described::Kind<std::remove_cvref_t<decltype(field)>>::is_absent) {
-        if (!field) return;
-      }
-      if constexpr (requires { has_member(value, member.name); }) {
-        if (!has_member(value, member.name)) return;
-      }
-      object[described::key_of(member.name)] = to_json_of(field);
-    });
-    return object;
-  } else {
-    return Json(value);
-  }
+  return described::write(described::TypeOf<T>::type, &value);
 }
 
 // Members that the document lacks stay as they are; keys that the struct lacks are passed over. `path`: where in the
 // document, for the message. Throws Error where a value is not of its type.
 template <typename T>
 void read_answer(const Json& json, T& value, const std::string& path = "") {
-  using Kind = described::Kind<T>;
-  if constexpr (std::same_as<T, Json>) {
-    value = json;
-  } else if constexpr (std::same_as<T, bool>) {
-    if (!json.is_boolean()) described::refuse(path, "true or false");
-    value = json.get<bool>();
-  } else if constexpr (std::integral<T>) {
-    if (!json.is_number()) described::refuse(path, "whole number");
-    value = json.get<T>();
-  } else if constexpr (std::floating_point<T>) {
-    if (!json.is_number() && !json.is_null()) described::refuse(path, "number");
-    value = json.is_null() ? std::numeric_limits<T>::quiet_NaN() : json.get<T>();
-  } else if constexpr (std::same_as<T, std::string>) {
-    if (!json.is_string()) described::refuse(path, "text");
-    value = json.get<std::string>();
-  } else if constexpr (described::Enum<T>) {
-    const auto found = json.is_string() ? value_named<T>(json.get_ref<const std::string&>()) : std::nullopt;
-    if (!found) throw Error(fmt::format("{}: {} is no name that is known here", path, json.dump()));
-    value = *found;
-  } else if constexpr (std::same_as<T, TextOrNull>) {
-    if (!json.is_string() && !json.is_null()) described::refuse(path, "text");
-    value = json.is_null() ? "" : json.get<std::string>();
-  } else if constexpr (std::same_as<T, ObjectText>) {
-    if (!json.is_object()) described::refuse(path, "object");
-    value = json.dump();
-  } else if constexpr (Kind::is_optional || Kind::is_absent) {
-    value.reset();
-    if (!json.is_null()) read_answer(json, value.emplace(), path);
-  } else if constexpr (Kind::is_pair) {
-    if (!json.is_array() || json.size() != 2) described::refuse(path, "pair");
-    read_answer(json[0], value.first, path + ".0");
-    read_answer(json[1], value.second, path + ".1");
-  } else if constexpr (Kind::is_named) {
-    if (!json.is_object()) described::refuse(path, "object");
-    value.clear();
-    for (const auto& [name, member] : json.items()) {
-      read_answer(member, value.emplace_back(name, typename T::value_type::second_type{}).second, path + "." + name);
-    }
-  } else if constexpr (Kind::is_enum_map) {
-    if (!json.is_object()) described::refuse(path, "object");
-    described::for_each_value<typename Kind::Enum>([&](auto key, const std::string& name) {
-      if (json.contains(name)) read_answer(json[name], value[key], path + "." + name);
-    });
-  } else if constexpr (Kind::is_list) {
-    if (!json.is_array()) described::refuse(path, "list");
-    value.clear();
-    for (const Json& item : json) {
-      read_answer(item, value.emplace_back(), fmt::format("{}.{}", path, value.size() - 1));
-    }
-  } else if constexpr (described::Bare<T>) {
-    read_answer(json, described::bare_member(value), path);
-  } else {
-    if (!json.is_object()) described::refuse(path, "object");
-    boost::mp11::mp_for_each<described::Members<T>>([&](auto member) {
-      const std::string key = described::key_of(member.name);
-      const auto found = json.find(key);
-      if (found == json.end()) return;
-      read_answer(*found, value.*member.pointer, path.empty() ? key : path + "." + key);
-    });
-  }
+  described::read(described::TypeOf<T>::type, json, &value, path);
 }
 
 // JSON Schema (draft 2020-12) of the type.
 template <typename T>
 Json schema_of() {
-  using Kind = described::Kind<T>;
-  if constexpr (std::same_as<T, Json>) {
-    return Json::object();
-  } else if constexpr (std::same_as<T, bool>) {
-    return {{"type", "boolean"}};
-  } else if constexpr (std::unsigned_integral<T>) {
-    return {{"type", "integer"}, {"minimum", 0}};
-  } else if constexpr (std::integral<T>) {
-    return {{"type", "integer"}};
-  } else if constexpr (std::floating_point<T>) {
-    return {{"type", {"number", "null"}}};
-  } else if constexpr (std::same_as<T, std::string>) {
-    return {{"type", "string"}};
-  } else if constexpr (described::Enum<T>) {
-    Json names = Json::array();
-    described::for_each_value<T>([&](T, const std::string& name) { names.push_back(name); });
-    return {{"enum", names}};
-  } else if constexpr (std::same_as<T, TextOrNull>) {
-    return {{"type", {"string", "null"}}};
-  } else if constexpr (std::same_as<T, ObjectText>) {
-    return {{"type", "object"}};
-  } else if constexpr (Kind::is_absent) {
-    return schema_of<typename T::value_type>();
-  } else if constexpr (Kind::is_optional) {
-    Json schema = schema_of<typename T::value_type>();
-    if (schema.contains("enum")) schema["enum"].push_back(nullptr);
-    if (!schema.contains("type")) return schema;
-    Json types = schema["type"].is_array() ? schema["type"] : Json::array({schema["type"]});
-    if (types.back() != "null") types.push_back("null");
-    schema["type"] = std::move(types);
-    return schema;
-  } else if constexpr (Kind::is_pair) {
-    return {{"type", "array"}, {"items", schema_of<typename T::first_type>()}, {"minItems", 2}, {"maxItems", 2}};
-  } else if constexpr (Kind::is_named) {
-    return {{"type", "object"}, {"additionalProperties", schema_of<typename T::value_type::second_type>()}};
-  } else if constexpr (Kind::is_list) {
-    return {{"type", "array"}, {"items", schema_of<typename T::value_type>()}};
-  } else if constexpr (Kind::is_enum_map) {
-    Json properties = Json::object(), required = Json::array();
-    described::for_each_value<typename Kind::Enum>([&](auto, const std::string& name) {
-      properties[name] = schema_of<typename Kind::Value>();
-      required.push_back(name);
-    });
-    return {{"type", "object"}, {"required", required}, {"additionalProperties", false}, {"properties", properties}};
-  } else if constexpr (described::Bare<T>) {
-    return schema_of<described::BareMember<T>>();
-  } else {
-    static_assert(described::Struct<T>, "a member of an answer is of no type that answers have");
-    Json properties = Json::object(), required = Json::array();
-    boost::mp11::mp_for_each<described::Members<T>>([&](auto member) {
-      using Member = std::remove_cvref_t<decltype(std::declval<T>().*member.pointer)>;
-      const std::string key = described::key_of(member.name);
-      properties[key] = schema_of<Member>();
-      if constexpr (requires { has_member(T(), member.name); }) {
-        if (!has_member(T(), member.name)) return;
-      }
-      if (!described::Kind<Member>::is_absent) required.push_back(key);
-    });
-    return {{"type", "object"}, {"required", required}, {"additionalProperties", false}, {"properties", properties}};
-  }
+  return described::schema(described::TypeOf<T>::type);
 }
 
 }  // namespace tencache

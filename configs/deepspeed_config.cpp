@@ -68,12 +68,6 @@ std::size_t edits(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-std::string lower_case(std::string text) {
-  std::ranges::transform(text, text.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return text;
-}
-
 std::optional<std::string> nearest(std::string_view section, std::string key) {
   key = lower_case(key);
   std::ranges::replace(key, '-', '_');

@@ -156,27 +156,27 @@ void read_bloom(ModelDescription& model, const ModelFields& fields, const std::s
   model.max_sequence = fields.count("seq_length").value_or(0);
 }
 
-struct Type {
+struct ModelType {
   const char* name;  // model_type
   ModelFamily family;
   void (*read)(ModelDescription& model, const ModelFields& fields, const std::string& type);
 };
-constexpr Type types[] = {{"bert", ModelFamily::bert, read_bert},
-                          {"bloom", ModelFamily::bloom, read_bloom},
-                          {"deepseek_v2", ModelFamily::deepseek, read_deepseek},
-                          {"deepseek_v3", ModelFamily::deepseek, read_deepseek},
-                          {"falcon", ModelFamily::falcon, read_falcon},
-                          {"gpt2", ModelFamily::gpt2, read_gpt2},
-                          {"gpt_oss", ModelFamily::gpt_oss, read_gpt_oss},
-                          {"granite", ModelFamily::llama, read_llama},
-                          {"llama", ModelFamily::llama, read_llama},
-                          {"mistral", ModelFamily::llama, read_llama},
-                          {"mixtral", ModelFamily::mixtral, read_llama},
-                          {"opt", ModelFamily::opt, read_opt},
-                          {"qwen2", ModelFamily::llama, read_llama},
-                          {"qwen3", ModelFamily::llama, read_llama},
-                          {"qwen3_moe", ModelFamily::qwen3_moe, read_llama},
-                          {"vit", ModelFamily::vit, read_vit}};
+constexpr ModelType types[] = {{"bert", ModelFamily::bert, read_bert},
+                               {"bloom", ModelFamily::bloom, read_bloom},
+                               {"deepseek_v2", ModelFamily::deepseek, read_deepseek},
+                               {"deepseek_v3", ModelFamily::deepseek, read_deepseek},
+                               {"falcon", ModelFamily::falcon, read_falcon},
+                               {"gpt2", ModelFamily::gpt2, read_gpt2},
+                               {"gpt_oss", ModelFamily::gpt_oss, read_gpt_oss},
+                               {"granite", ModelFamily::llama, read_llama},
+                               {"llama", ModelFamily::llama, read_llama},
+                               {"mistral", ModelFamily::llama, read_llama},
+                               {"mixtral", ModelFamily::mixtral, read_llama},
+                               {"opt", ModelFamily::opt, read_opt},
+                               {"qwen2", ModelFamily::llama, read_llama},
+                               {"qwen3", ModelFamily::llama, read_llama},
+                               {"qwen3_moe", ModelFamily::qwen3_moe, read_llama},
+                               {"vit", ModelFamily::vit, read_vit}};
 
 // What is one of these by another name: the same parameters, computed in the same way.
 struct Namesake {
@@ -197,8 +197,8 @@ constexpr Namesake namesakes[] = {
     {"smollm3", "llama"},
 };
 
-const Type* type_named(const std::string& name) {
-  const auto known = std::ranges::find(types, name, &Type::name);
+const ModelType* type_named(const std::string& name) {
+  const auto known = std::ranges::find(types, name, &ModelType::name);
   return known == std::end(types) ? nullptr : known;
 }
 
@@ -207,11 +207,11 @@ void add_text(std::string& text, const std::string& more) {
 }
 
 // The type that a name stands for, with what is to be said of it in `read_as`; null: none.
-const Type* type_of(std::string name, std::string& read_as) {
-  if (const Type* const known = type_named(name)) return known;
+const ModelType* type_of(std::string name, std::string& read_as) {
+  if (const ModelType* const known = type_named(name)) return known;
   constexpr std::string_view suffix = "_text";  // of the text model of one that also sees
   if (name.ends_with(suffix)) name.resize(name.size() - suffix.size());
-  if (const Type* const known = type_named(name)) return known;
+  if (const ModelType* const known = type_named(name)) return known;
   const auto same = std::ranges::find(namesakes, name, &Namesake::name);
   if (same == std::end(namesakes)) return nullptr;
   add_text(read_as, "model_type '" + name + "' is read as '" + same->type + "', which it is by another name");
@@ -225,7 +225,7 @@ constexpr const char* other_sections[] = {"vision_config", "audio_config"};
 
 std::string supported_types() {
   std::string names;
-  for (const Type& candidate : types) names += (names.empty() ? "" : ", ") + std::string(candidate.name);
+  for (const ModelType& candidate : types) names += (names.empty() ? "" : ", ") + std::string(candidate.name);
   return names + "; `python -m tencache_recorder --meta` records what transformers can build";
 }
 
@@ -234,7 +234,7 @@ std::string supported_types() {
 ModelDescription model_of_config_json(const ModelFields& file) {
   ModelDescription model;
   const std::string outer = file.text("model_type").value_or("");
-  const Type* known = type_named(outer);
+  const ModelType* known = type_named(outer);
   std::optional<ModelFields> text;
   std::string section;
   for (const char* name : text_sections) {

@@ -1,19 +1,14 @@
 // `quantization_config` of a config.json, and NVIDIA's hf_quant_config.json beside it: in which format a checkpoint has
 // its weights. The keys are those of transformers' quantization_config.py, compressed-tensors and ModelOpt.
 #include <algorithm>
-#include <cctype>
 #include <string_view>
 
 #include "configs/model_fields.h"
+#include "core/text.h"
 #include "traces/generate/weight_format.h"
 
 namespace tencache {
 namespace {
-
-std::string lower_case(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
 
 // "re:.*mlp\\.gate$" as "*mlp.gate": what of a regular expression such lists use.
 std::string as_pattern(std::string text) {

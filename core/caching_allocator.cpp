@@ -8,8 +8,6 @@
 namespace tencache {
 namespace {
 
-constexpr Bytes least_block = 512;
-constexpr Bytes largest_small_request = MiB;
 constexpr Bytes small_segment = 2 * MiB;
 constexpr Bytes first_own_segment = 10 * MiB;  // requests from here on get a segment of their size
 constexpr Bytes segment_granularity = 2 * MiB;

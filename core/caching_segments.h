@@ -11,6 +11,10 @@
 
 namespace tencache {
 
+// Of PyTorch's allocator.
+constexpr Bytes least_block = 512;
+constexpr Bytes largest_small_request = MiB;
+
 // The blocks of a caching allocator (caching_allocator.h): side by side in their segments, handed out, free, or
 // addresses that are not mapped yet.
 enum class BlockPool : std::uint8_t { small, large };

@@ -8,8 +8,6 @@
 namespace tencache {
 namespace {
 
-constexpr Bytes least_block = 512;
-constexpr Bytes largest_small_request = MiB;
 constexpr Bytes chunk = 2 * MiB;  // and the segments of small blocks
 
 }  // namespace

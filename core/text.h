@@ -29,6 +29,9 @@ std::size_t columns_of(std::string_view text);
 // The first line, cut with "…" where it is longer than so many columns.
 std::string cut_line(const std::string& text, std::size_t columns);
 
+// Letters beyond ASCII stay.
+std::string lower_case(std::string text);
+
 // "a, b, c".
 std::string join(const std::vector<std::string>& names);
 

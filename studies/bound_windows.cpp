@@ -58,9 +58,9 @@ struct WindowDemand {
 };
 
 // The tensors' states while the units go by, in parts of the cut.
-class Demand {
+class CutDemand {
  public:
-  Demand(const BoundTrace& trace, const BoundCuts& cuts, bool with_cpu)
+  CutDemand(const BoundTrace& trace, const BoundCuts& cuts, bool with_cpu)
       : trace_(trace),
         with_cpu_(with_cpu),
         parts_(static_cast<std::int64_t>(cuts.count())),
@@ -171,7 +171,7 @@ CutTrace cut(const BoundTrace& trace, BoundCuts cuts, std::span<const Crossed> c
     std::vector<DemandChange>& changes = result.changes.emplace_back();
     if (!crossing) continue;
     auto& demand = demands[with_cpu ? 1 : 0];
-    if (!demand) demand = Demand(trace, result.cuts, with_cpu).take();
+    if (!demand) demand = CutDemand(trace, result.cuts, with_cpu).take();
     if (crossing != Crossing::out) changes.insert(changes.end(), demand->in.begin(), demand->in.end());
     if (crossing != Crossing::in) changes.insert(changes.end(), demand->out.begin(), demand->out.end());
     changes = in_order(std::move(changes));

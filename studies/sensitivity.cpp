@@ -17,7 +17,7 @@ namespace {
 constexpr double knee_precision = 1.01;      // neighbours of the bisection are this close
 constexpr std::size_t usual_bisections = 6;  // for the count that is expected
 constexpr const char* out_of_memory = "out of memory";
-constexpr const char* too_slow = "too slow: over 100 years";
+constexpr const char* over_a_century = "too slow: over 100 years";
 
 class Analysis {
  public:
@@ -74,7 +74,7 @@ class Analysis {
       }
     } catch (const TooSlow& error) {
       point.reason = error.what();
-      point.verdict = too_slow;
+      point.verdict = over_a_century;
     } catch (const Error& error) {
       point.reason = error.what();
       point.verdict = "refused";

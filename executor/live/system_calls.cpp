@@ -20,9 +20,9 @@ namespace {
 
 constexpr std::size_t buffer_bytes = 1 << 20;
 
-std::atomic<bool (*)(const void*)> is_paged{nullptr};
+std::atomic<bool (*)(const void*)> page_judge{nullptr};
 
-bool paged(const void* address) { return is_paged.load()(address); }
+bool paged(const void* address) { return page_judge.load()(address); }
 
 // How much the kernel did before it met a tensor that is not there; nullopt: it met none.
 std::optional<std::size_t> stopped(ssize_t result, const void* address, std::size_t bytes) {
@@ -197,7 +197,7 @@ ImportedFunction imported(const char* name, Function* replacement) {
 }  // namespace
 
 std::span<const ImportedFunction> system_calls_of_tensors(bool (*paged_by)(const void* address)) {
-  is_paged = paged_by;
+  page_judge = paged_by;
   static const std::vector<ImportedFunction> functions = {
       imported("write", write_any),     imported("read", read_any),     imported("pwrite", pwrite_any),
       imported("pwrite64", pwrite_any), imported("pread", pread_any),   imported("pread64", pread_any),

@@ -27,27 +27,27 @@ namespace tencache::gui {
 namespace {
 
 // What each command prints is told by members that only it has.
-struct Kind {
+struct JsonKind {
   const char* name;
   std::vector<const char*> members;
 };
-const std::vector<Kind> kinds = {{"diff", {"pairs", "only_in_a", "only_in_b"}},
-                                 {"reproduce", {"reproduced", "results"}},
-                                 {"info", {"header", "largest_working_set"}},
-                                 {"policies", {"name", "summary", "source", "options"}},
-                                 {"machines", {"name", "tiers", "links"}},
-                                 {"models", {"name", "family", "parameters"}},
-                                 {"prices", {"name", "sha256", "machines"}},
-                                 {"prices import", {"prices", "cloud", "notes"}},
-                                 {"generate", {"trace", "sha256", "ops", "tensors", "parameters"}},
-                                 {"import", {"trace", "sha256", "ops", "tensors"}},
-                                 {"calibrate", {"copies", "memory", "compute", "not_measured"}},
-                                 {"training", {"training"}}};
+const std::vector<JsonKind> kinds = {{"diff", {"pairs", "only_in_a", "only_in_b"}},
+                                     {"reproduce", {"reproduced", "results"}},
+                                     {"info", {"header", "largest_working_set"}},
+                                     {"policies", {"name", "summary", "source", "options"}},
+                                     {"machines", {"name", "tiers", "links"}},
+                                     {"models", {"name", "family", "parameters"}},
+                                     {"prices", {"name", "sha256", "machines"}},
+                                     {"prices import", {"prices", "cloud", "notes"}},
+                                     {"generate", {"trace", "sha256", "ops", "tensors", "parameters"}},
+                                     {"import", {"trace", "sha256", "ops", "tensors"}},
+                                     {"calibrate", {"copies", "memory", "compute", "not_measured"}},
+                                     {"training", {"training"}}};
 
 // What the document is, by its members; empty where no command of tencache prints it.
 std::string kind_of_document(const Json& document) {
   const Json& object = document.is_array() && !document.empty() ? document.front() : document;
-  for (const Kind& kind : kinds) {
+  for (const JsonKind& kind : kinds) {
     const bool has_all = std::ranges::all_of(
         kind.members, [&](const char* name) { return object.is_object() && object.contains(name); });
     if (has_all) return kind.name;

@@ -18,7 +18,7 @@ namespace {
 using simdjson::dom::element;
 using simdjson::dom::object;
 
-constexpr std::size_t block_bytes = 1 << 20;
+constexpr std::size_t read_bytes = 1 << 20;
 // Threads of the file: ops on 1 and 2, their stalls on 3 and 4, links from here on.
 constexpr std::uint64_t communication_thread = 5, first_link_thread = 10;
 
@@ -358,7 +358,7 @@ std::vector<Recording> read_timeline(const std::string& path, std::string* note)
   std::unique_ptr<ByteSource> source = std::make_unique<FileSource>(path);
   decompress(source, path);
   TimelineParser parser(path);
-  std::string block(block_bytes, '\0');
+  std::string block(read_bytes, '\0');
   while (const std::size_t size = source->read(block.data(), block.size())) {
     parser.feed(std::string_view(block).substr(0, size));
   }

@@ -18,28 +18,28 @@
 namespace tencache::gui {
 namespace {
 
-using Kind = Knob::Kind;
+using KnobKind = Knob::Kind;
 
-bool is_bandwidth(Kind kind) { return kind == Kind::pcie || kind == Kind::nvme || kind == Kind::dram; }
+bool is_bandwidth(KnobKind kind) { return kind == KnobKind::pcie || kind == KnobKind::nvme || kind == KnobKind::dram; }
 
 // Which of the three kinds of bandwidth a link is of.
-Kind kind_of(const MachineSpec& machine, const Link& link) {
+KnobKind kind_of(const MachineSpec& machine, const Link& link) {
   const bool nvme = machine.tiers[link.from].kind == TierKind::nvme || machine.tiers[link.to].kind == TierKind::nvme;
-  return nvme ? Kind::nvme : Kind::pcie;
+  return nvme ? KnobKind::nvme : KnobKind::pcie;
 }
 
 // Of a shared resource, that of the links that use it; the host's memory goes by its name, since all of them use it.
-Kind kind_of_resource(const MachineSpec& machine, std::uint8_t resource) {
-  if (machine.resources[resource].name.find("dram") != std::string::npos) return Kind::dram;
+KnobKind kind_of_resource(const MachineSpec& machine, std::uint8_t resource) {
+  if (machine.resources[resource].name.find("dram") != std::string::npos) return KnobKind::dram;
   bool pcie = false;
   for (const Link& link : machine.links) {
     if (std::ranges::find(link.uses, resource) == link.uses.end()) continue;
-    pcie = pcie || kind_of(machine, link) == Kind::pcie;
+    pcie = pcie || kind_of(machine, link) == KnobKind::pcie;
   }
-  return pcie ? Kind::pcie : Kind::nvme;
+  return pcie ? KnobKind::pcie : KnobKind::nvme;
 }
 
-void add(std::vector<Knob>& knobs, Kind kind, const char* name, const char* label, double original, double range) {
+void add(std::vector<Knob>& knobs, KnobKind kind, const char* name, const char* label, double original, double range) {
   if (original <= 0) return;
   knobs.push_back({kind, name, label, original, original, original / range, original * range});
 }
@@ -56,7 +56,7 @@ void add_batch(std::vector<Knob>& knobs, const TraceHeader& header) {
     }
   }
   const auto batch = static_cast<double>(header.batch);
-  add(knobs, Kind::batch, "batch", "Batch", batch, 8);
+  add(knobs, KnobKind::batch, "batch", "Batch", batch, 8);
   knobs.back().step = std::clamp(step, 1.0, batch);
   knobs.back().least = std::max(knobs.back().least, knobs.back().step);
 }
@@ -67,7 +67,7 @@ BytesPerSecond scaled(BytesPerSecond bandwidth, double factor) {
                                   static_cast<BytesPerSecond>(std::llround(static_cast<double>(bandwidth) * factor)));
 }
 
-void scale_machine(MachineSpec& machine, Kind kind, double factor) {
+void scale_machine(MachineSpec& machine, KnobKind kind, double factor) {
   for (MachineSpec& rank : machine.other_ranks) scale_machine(rank, kind, factor);
   for (Link& link : machine.links) {
     if (kind_of(machine, link) != kind) continue;
@@ -96,15 +96,15 @@ double Knob::stepped() const { return step > 0 ? std::max(step, std::round(value
 double Knob::original_share() const { return std::log(original / least) / std::log(most / least); }
 
 std::string Knob::text() const {
-  if (kind == Kind::batch) return fmt::format("{:.0f}", stepped());
-  if (kind == Kind::gpu_speed) return fmt::format("× {:.2f}", value);
+  if (kind == KnobKind::batch) return fmt::format("{:.0f}", stepped());
+  if (kind == KnobKind::gpu_speed) return fmt::format("× {:.2f}", value);
   return is_bandwidth(kind) ? format_bandwidth(static_cast<BytesPerSecond>(value))
                             : format_bytes(static_cast<Bytes>(value));
 }
 
 void Knob::parse(const std::string& typed) {
   double wanted = 0;
-  if (kind == Kind::gpu_speed || kind == Kind::batch) {
+  if (kind == KnobKind::gpu_speed || kind == KnobKind::batch) {
     const std::optional<double> number = parse_number(typed);
     if (!number) throw Error("'" + typed + "' is no number, such as 1.5");
     wanted = *number;
@@ -122,23 +122,23 @@ WhatIf::WhatIf(Workload base) : policy(base.scenario.policy), base_(std::move(ba
   const MachineSpec& machine = base_.machine;
   const TierId gpu = machine.tier_of(Device::gpu), cpu = machine.tier_of(Device::cpu);
   if (gpu != no_tier) {
-    add(knobs_, Kind::gpu_memory, "gpu-memory", "GPU memory", static_cast<double>(machine.tiers[gpu].capacity), 8);
+    add(knobs_, KnobKind::gpu_memory, "gpu-memory", "GPU memory", static_cast<double>(machine.tiers[gpu].capacity), 8);
   }
   if (cpu != no_tier && machine.tiers[cpu].capacity < unlimited) {
-    add(knobs_, Kind::cpu_memory, "cpu-memory", "CPU memory", static_cast<double>(machine.tiers[cpu].capacity), 8);
+    add(knobs_, KnobKind::cpu_memory, "cpu-memory", "CPU memory", static_cast<double>(machine.tiers[cpu].capacity), 8);
   }
   double pcie = 0, nvme = 0, dram = 0;
   for (const Link& link : machine.links) {
-    double& of_kind = kind_of(machine, link) == Kind::pcie ? pcie : nvme;
+    double& of_kind = kind_of(machine, link) == KnobKind::pcie ? pcie : nvme;
     of_kind = std::max(of_kind, static_cast<double>(link.bandwidth));
   }
   for (const Resource& resource : machine.resources) {
     if (resource.name.find("dram") != std::string::npos) dram = static_cast<double>(resource.bandwidth);
   }
-  add(knobs_, Kind::pcie, "pcie", "PCIe", pcie, 8);
-  add(knobs_, Kind::nvme, "nvme", "NVMe", nvme, 8);
-  add(knobs_, Kind::dram, "dram", "DRAM", dram, 8);
-  add(knobs_, Kind::gpu_speed, "gpu-speed", "GPU speed", 1, 4);
+  add(knobs_, KnobKind::pcie, "pcie", "PCIe", pcie, 8);
+  add(knobs_, KnobKind::nvme, "nvme", "NVMe", nvme, 8);
+  add(knobs_, KnobKind::dram, "dram", "DRAM", dram, 8);
+  add(knobs_, KnobKind::gpu_speed, "gpu-speed", "GPU speed", 1, 4);
   add_batch(knobs_, base_.trace->header);
 }
 
@@ -149,21 +149,21 @@ Workload WhatIf::workload() const {
     if (!knob.moved()) continue;
     const double factor = knob.value / knob.original;
     switch (knob.kind) {
-      case Kind::gpu_memory:
+      case KnobKind::gpu_memory:
         set_memory(workload.machine, Device::gpu, knob.value);
         break;
-      case Kind::cpu_memory:
+      case KnobKind::cpu_memory:
         set_memory(workload.machine, Device::cpu, knob.value);
         break;
-      case Kind::pcie:
-      case Kind::nvme:
-      case Kind::dram:
+      case KnobKind::pcie:
+      case KnobKind::nvme:
+      case KnobKind::dram:
         scale_machine(workload.machine, knob.kind, factor);
         break;
-      case Kind::gpu_speed:
+      case KnobKind::gpu_speed:
         workload.scenario.trace.gpu_speed = factor;
         break;
-      case Kind::batch:
+      case KnobKind::batch:
         workload.scenario.trace.batch = static_cast<std::uint64_t>(knob.stepped());
         break;
     }

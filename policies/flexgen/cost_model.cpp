@@ -77,12 +77,12 @@ Times times_of(const FlexgenModel& m, const FlexgenRates& r, const FlexgenBlock&
   return t;
 }
 
-struct Needs {
+struct FlexgenNeeds {
   std::vector<Linear> gpu, cpu;  // at different times
   Linear storage;
 };
 
-Needs needs_of(const FlexgenModel& m, const FlexgenBlock& block) {
+FlexgenNeeds needs_of(const FlexgenModel& m, const FlexgenBlock& block) {
   const double h1 = m.hidden, h2 = m.feed_forward, s = m.prompt, n = m.new_tokens, l = m.layers, heads = m.heads;
   const double bls = block.requests(), gbs = block.micro_batch, layer = m.layer_bytes();
   // What a layer makes on its way, of so many tokens a request that attend to `keys`.
@@ -94,7 +94,7 @@ Needs needs_of(const FlexgenModel& m, const FlexgenBlock& block) {
     return layer * l * wg + 2 * tokens * h1 * bls * hg + 4 * (s + n) * h1 * bls * l * cg + 2 * layer * (wc + wd) +
            2 * tokens * h1 * gbs * hc + between(tokens, attention);
   };
-  Needs needs;
+  FlexgenNeeds needs;
   needs.gpu.push_back(gpu(s, number(gbs * (2 * s * h1 + 2 * heads * s * s))));
   needs.gpu.push_back(gpu(1, (4 * gbs * (s + n) * h1 + gbs * (2 * h1 + 2 * heads * (s + n))) * cg));
   needs.cpu.push_back(layer * l * wc + 2 * s * h1 * bls * hc + 4 * s * h1 * bls * l * cc + layer * (wc + wd) +
@@ -126,7 +126,7 @@ double flexgen_seconds(const FlexgenModel& model, const FlexgenRates& rates, con
 }
 
 FlexgenMemory flexgen_memory(const FlexgenModel& model, const FlexgenBlock& block, const FlexgenShares& shares) {
-  const Needs needs = needs_of(model, block);
+  const FlexgenNeeds needs = needs_of(model, block);
   const auto at = values(shares);
   return {most(needs.gpu, at), most(needs.cpu, at), needs.storage.at(at)};
 }
@@ -149,7 +149,7 @@ std::optional<FlexgenShares> solve_flexgen(const FlexgenModel& model, const Flex
   at_most(wg + wc, 1);
   at_most(cg + cc, 1);
   at_most(hg, 1);
-  const Needs needs = needs_of(model, block);
+  const FlexgenNeeds needs = needs_of(model, block);
   constexpr double unit = 1e9;  // so that all rows are of one size
   for (const Linear& each : needs.gpu) at_most(1 / unit * each, memory.gpu / unit);
   for (const Linear& each : needs.cpu) at_most(1 / unit * each, memory.cpu / unit);

@@ -19,9 +19,9 @@ constexpr double latest_us = 9e15;  // as nanoseconds within 64 bits
 constexpr Nanoseconds longest_event_ns = 3600 * second_ns;
 
 // The fields of an event that are of interest.
-class Event {
+class KinetoEvent {
  public:
-  Event(const JsonElements& elements, dom::object object) : elements_(elements), object_(object) {
+  KinetoEvent(const JsonElements& elements, dom::object object) : elements_(elements), object_(object) {
     has_arguments_ = !object["args"].get_object().get(arguments_);
     if (object["cat"].get_string().get(category)) category = {};
     // PyTorch built without Kineto (Debian's) has no categories.
@@ -172,7 +172,7 @@ class WindowReader {
 
   KinetoWindow read() {
     std::string_view text;
-    while (elements_.next_text(text)) take(Event(elements_, object_of(elements_)));
+    while (elements_.next_text(text)) take(KinetoEvent(elements_, object_of(elements_)));
     window_.file = stream_.name();
     window_.hardware = first_device_name(elements_.document_value("deviceProperties"));
     nest_calls();
@@ -183,7 +183,7 @@ class WindowReader {
   }
 
  private:
-  void take(const Event& event) {
+  void take(const KinetoEvent& event) {
     const bool call = event.is_call(), launch = event.is_launch(), work = event.is_work(), memory = event.is_memory();
     if (!call && !launch && !work && !memory) return;
     const Nanoseconds begin = event.time("ts");
@@ -223,7 +223,7 @@ class WindowReader {
     }
   }
 
-  void add_inputs(const Event& event, KinetoCall& call) {
+  void add_inputs(const KinetoEvent& event, KinetoCall& call) {
     dom::array shapes, types;
     call.first_input = static_cast<std::uint32_t>(window_.inputs.size());
     if (!event.list("Input Dims", shapes) || !event.list("Input type", types)) return;
@@ -372,7 +372,7 @@ KinetoIterations find_kineto_iterations(const std::string& path, const ImportPro
         text.find("CPU functions") == std::string_view::npos) {
       continue;
     }
-    const Event event(elements, object_of(elements));
+    const KinetoEvent event(elements, object_of(elements));
     if (!event.is_call()) continue;
     ++found.calls;
     const Nanoseconds begin = event.time("ts"), end = begin + std::max<Nanoseconds>(0, event.time("dur"));

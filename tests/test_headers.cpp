@@ -1,6 +1,1 @@
-#include "tests/test_json.h"
-
-template class nlohmann::basic_json<>;
-template class nlohmann::detail::serializer<nlohmann::json>;
-template class nlohmann::detail::parser<nlohmann::json, tencache::TextAdapter>;
-template class nlohmann::detail::lexer<nlohmann::json, tencache::TextAdapter>;
+// Nothing: precompiled headers want a file (CMakeLists.txt).

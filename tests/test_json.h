@@ -11,3 +11,7 @@ extern template class nlohmann::basic_json<>;
 extern template class nlohmann::detail::serializer<nlohmann::json>;
 extern template class nlohmann::detail::parser<nlohmann::json, tencache::TextAdapter>;
 extern template class nlohmann::detail::lexer<nlohmann::json, tencache::TextAdapter>;
+extern template class nlohmann::basic_json<nlohmann::ordered_map>;
+extern template class nlohmann::detail::serializer<nlohmann::ordered_json>;
+extern template class nlohmann::detail::parser<nlohmann::ordered_json, tencache::TextAdapter>;
+extern template class nlohmann::detail::lexer<nlohmann::ordered_json, tencache::TextAdapter>;

@@ -152,7 +152,7 @@ bool surely_lacks(const Trace& trace, MachineSpec machine, std::uint64_t mebibyt
 }  // namespace
 
 KnownRun known_run(const Outcome& outcome, const MachineSpec& machine) {
-  KnownRun known{.fits = outcome.result.fits, .missing = outcome.result.misfit_bytes};
+  KnownRun known{.fits = outcome.result.fits};
   known.peak_bytes.assign(machine.tiers.size(), 0);
   for (std::size_t rank = 0; rank < std::max<std::size_t>(outcome.ranks.size(), 1); ++rank) {
     const RunResult& result = outcome.ranks.empty() ? outcome.result : outcome.ranks[rank].result;
@@ -220,10 +220,12 @@ std::optional<Bytes> minimum_capacity(const Trace& trace, const MachineSpec& mac
   const KnownRun roomy = last ? known_run(*last, trial) : *as_is;
   const std::uint64_t likely = tier == 0 ? in_mebibytes(roomy.least_bytes) : 1;
   const std::uint64_t used = in_mebibytes(roomy.peak_bytes[tier]);
+  bool is_near = false;  // to too_little
   if (likely > too_little && likely < enough) {
-    tried = Tried::whole;
+    tried = tier == 0 ? Tried::whole : Tried::early;
     if (fits(likely)) {
-      enough = confirmed = likely;
+      enough = likely;
+      if (tried == Tried::whole) confirmed = likely;
       tried = Tried::early;
       if (enough - too_little > 1) {
         const bool is_least = tier == 0 && surely_lacks(trace, trial, enough - 1, policy, settings);
@@ -231,18 +233,18 @@ std::optional<Bytes> minimum_capacity(const Trace& trace, const MachineSpec& mac
       }
     } else {
       too_little = likely;
+      is_near = tier == 0;
       tried = Tried::early;
     }
   }
   // What a run with room used is often all that it needs.
-  bool is_near = tier == 0 && too_little == likely;
   if (used > too_little && used < enough) {
     if (fits(used - 1)) {
       enough = used - 1;
     } else {
       is_near = !fits(used);
-      too_little = is_near ? used : used - 1;
-      if (!is_near) enough = used;
+      (is_near ? too_little : enough) = used;
+      if (!is_near) too_little = used - 1;
     }
   }
   if (is_near) {

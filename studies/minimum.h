@@ -27,16 +27,16 @@ Outcome try_policy(const Trace& trace, const MachineSpec& machine, const std::st
 struct KnownRun {
   bool fits = false;
   std::vector<Bytes> peak_bytes = {};  // where it fits, by tier: of the rank that uses most
-  Bytes missing = 0;                   // where it does not
   Bytes least_bytes = 0;  // of the GPU: its largest op as it was placed, with what persists and no other tier takes
 };
 KnownRun known_run(const Outcome& outcome, const MachineSpec& machine);
 
 // The least capacity of the tier (of every rank) with which the policy's run fits, all else as the machine has it: in
 // whole MiB, of more than a GiB to a 1,024th, by bisection between 0 (not of the GPU) and room for every tensor twice
-// over, so that it takes for granted that more never hurts. Where all ranks are alike, one is searched for, with its part of what they share, and all of
-// them confirm what it says. `as_is`: the run on the machine as it is, if it is known; where it fits, the tier's own
-// capacity is the answer where no whole MiB below does. nullopt: no capacity of that tier is enough.
+// over, so that it takes for granted that more never hurts. Where all ranks are alike, one is searched for, with its
+// part of what they share, and all of them confirm what it says. `as_is`: the run on the machine as it is, if it is
+// known; where it fits, the tier's own capacity is the answer where no whole MiB below does. nullopt: no capacity of
+// that tier is enough.
 std::optional<Bytes> minimum_capacity(const Trace& trace, const MachineSpec& machine, TierId tier,
                                       const std::string& policy, const std::map<std::string, std::string>& settings,
                                       const RunLimits& limits, const std::optional<KnownRun>& as_is);

@@ -231,10 +231,7 @@ bool OpRunner::try_start(std::uint8_t index, ActiveOp& op) {
   if (demand.missing > demand.overlapped) return false;
   if (op.beside && &op != &lane.active.front()) return false;  // those before it may write what it reads
   if (!op.started && !clear_births(lane.tier, op)) return false;
-  // Of thousands each arrival asks: the last says mostly enough.
-  if (!demand.holds.empty() && !mover_.on_its_way(demand.holds.back().tensor, demand.holds.back().tier)) {
-    std::erase_if(demand.holds, [&](const Hold& hold) { return !mover_.on_its_way(hold.tensor, hold.tier); });
-  }
+  std::erase_if(demand.holds, [&](const Hold& hold) { return !mover_.on_its_way(hold.tensor, hold.tier); });
   if (!op.started && !demand.holds.empty() && !state_.lanes.out_of_patience(state_.memory.chunk_total())) return false;
   if (op.started && state_.layout.overlap_faults) return end_beside_arrivals(index, op);
   lane.waiting = demand.missing > 0;  // only overlapped arrivals: it runs, and takes them in as they come

@@ -269,6 +269,7 @@ struct TypeOf<T> {
   static constexpr Type type = make();
 };
 
+// What to_json_of, read_answer and schema_of do, of a value of this type.
 Json write(const Type& type, const void* value);
 void read(const Type& type, const Json& json, void* value, const std::string& path);
 Json schema(const Type& type);

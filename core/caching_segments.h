@@ -11,9 +11,8 @@
 
 namespace tencache {
 
-// Of PyTorch's allocator.
-constexpr Bytes least_block = 512;
-constexpr Bytes largest_small_request = MiB;
+// Of PyTorch's allocator: requests are rounded up to multiples of the first, and those above the second are large.
+inline constexpr Bytes least_block = 512, largest_small_request = MiB;
 
 // The blocks of a caching allocator (caching_allocator.h): side by side in their segments, handed out, free, or
 // addresses that are not mapped yet.

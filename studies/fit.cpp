@@ -68,7 +68,7 @@ void judge_pinned(FitVerdict& verdict, Bytes limit, const Workload& workload,
   verdict.pinned_limit = limit;
 }
 
-FitVerdict judge(const FitRequest& request, const std::string& policy, std::optional<KnownRun>& known) {
+FitVerdict judge(const FitRequest& request, const std::string& policy, KnownRun& known) {
   const Workload& workload = *request.workload;
   FitVerdict verdict;
   Outcome& outcome = verdict.outcome;
@@ -122,7 +122,7 @@ std::vector<FitVerdict> judge_fit(const FitRequest& request) {
     if (const TierId tier = tier_of_kind(machine, kind); tier != no_tier) tiers.push_back(tier);
   }
   std::vector<FitVerdict> verdicts(request.policies.size());
-  std::vector<std::optional<KnownRun>> known(verdicts.size());
+  std::vector<KnownRun> known(verdicts.size());
   std::mutex mutex;
   std::size_t done = 0;
   const auto step = [&](const std::string& what) {

@@ -347,7 +347,7 @@ void judge_torchtune(SystemVerdict& verdict, const Workload& workload, GenerateS
 
 // ---- Changes.
 
-struct SystemCandidate {
+struct CandidateChange {
   std::string flag;
   GenerateSettings settings;
   std::string policy;            // empty: nothing is offloaded
@@ -365,22 +365,22 @@ double tokens_of(const GenerateOptions& options) {
 // Of one axis: the first of the halvings that fits, or the last.
 void add_halvings(const Workload& workload, const GenerateSettings& settings, const std::string& name,
                   std::uint64_t value, std::uint64_t least, const std::function<std::string(std::uint64_t)>& text,
-                  std::vector<SystemCandidate>& candidates) {
-  std::vector<SystemCandidate> halvings;
+                  std::vector<CandidateChange>& candidates) {
+  std::vector<CandidateChange> halvings;
   while (value / 2 >= least && value % 2 == 0) {
     value /= 2;
     halvings.push_back({"--" + name + " " + text(value), settings, "", {}});
     put(halvings.back().settings, name, text(value));
   }
   if (halvings.empty()) return;
-  const auto fits = [&](SystemCandidate& halving) {
+  const auto fits = [&](CandidateChange& halving) {
     halving.made = with(workload, halving.settings);
     const bool is_resident = resident(*halving.made->trace, halving.made->machine).fits;
     if (!is_resident && &halving != &halvings.back()) halving.made.reset();  // its trace is large
     return is_resident;
   };
   // Half of what fits does, so a few of them tell.
-  const auto first = std::ranges::partition_point(halvings, [&](SystemCandidate& halving) { return !fits(halving); });
+  const auto first = std::ranges::partition_point(halvings, [&](CandidateChange& halving) { return !fits(halving); });
   candidates.push_back(std::move(first == halvings.end() ? halvings.back() : *first));
 }
 
@@ -392,11 +392,11 @@ bool software_fits(const Workload& workload, const std::string& policy) {
   return !memory || cpu == no_tier || memory->all(false) <= workload.machine.tiers[cpu].capacity;
 }
 
-std::vector<SystemCandidate> candidates_of(const Workload& workload, const GenerateSettings& settings,
+std::vector<CandidateChange> candidates_of(const Workload& workload, const GenerateSettings& settings,
                                            const GenerateOptions& options) {
-  std::vector<SystemCandidate> candidates;
+  std::vector<CandidateChange> candidates;
   const auto add = [&](const GenerateSettings& changes, const std::string& policy = "") {
-    SystemCandidate candidate{policy.empty() ? "" : "-p " + policy, settings, policy, {}};
+    CandidateChange candidate{policy.empty() ? "" : "-p " + policy, settings, policy, {}};
     for (const auto& [name, text] : changes) {
       if (name == "attention" || name == "recompute" || !setting(settings, name) || setting(settings, name) != text) {
         candidate.flag += (candidate.flag.empty() ? "--" : " --") + name + " " + text;
@@ -535,7 +535,7 @@ std::vector<FitChange> changes_that_help(const Workload& workload) {
   const GenerateSettings& settings = workload.scenario.trace.generate;
   if (settings.empty()) return {};
   const GenerateOptions options = parse_generate_settings(settings);
-  const std::vector<SystemCandidate> candidates = candidates_of(workload, settings, options);
+  const std::vector<CandidateChange> candidates = candidates_of(workload, settings, options);
   const RunLimits limits = limits_of(0);
   const auto seconds_of = [&](const Workload& of, const std::string& policy, const GenerateSettings& with) {
     const Outcome outcome = try_policy(*of.trace, of.machine, policy, {}, limits, Tried::early);
@@ -545,7 +545,7 @@ std::vector<FitChange> changes_that_help(const Workload& workload) {
   const double asked = seconds_of(workload, "ideal", settings);
   std::vector<FitChange> changes(candidates.size());
   on_all_cores(candidates.size(), [&](std::size_t i) {
-    const SystemCandidate& candidate = candidates[i];
+    const CandidateChange& candidate = candidates[i];
     changes[i].flag = candidate.flag;
     try {
       const Workload changed = candidate.made ? *candidate.made : with(workload, candidate.settings);

@@ -1,9 +1,6 @@
 #include "studies/minimum.h"
 
-#include <time.h>
-
 #include <algorithm>
-#include <cstdio>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -104,14 +101,6 @@ Bytes least_of_program(const Program& program, const MachineSpec& machine) {
   return most;
 }
 
-}  // namespace
-
-std::vector<std::size_t> alike_ranks(const Trace& trace, const MachineSpec& machine) {
-  return alike_ranks(split_ranks(trace), machine);
-}
-
-namespace {
-
 // `is_whole`, if given: what comes out is a whole try's result.
 Outcome try_once(const Trace& trace, const MachineSpec& machine, const std::string& policy,
                  const std::map<std::string, std::string>& settings, const RunLimits& limits, Tried tried,
@@ -138,18 +127,32 @@ Outcome try_once(const Trace& trace, const MachineSpec& machine, const std::stri
   }
 }
 
-// Whether an op of the program that the policy makes of the trace is larger than so many MiB of GPU memory.
+// Whether an early try with so many MiB of GPU memory need not be made: an op of its program is larger, or the policy
+// refuses.
 bool surely_lacks(const Trace& trace, MachineSpec machine, std::uint64_t mebibytes, const std::string& policy,
                   const std::map<std::string, std::string>& settings) {
   if (rank_count(trace) > 1) return false;
   set_capacity(machine, 0, mebibytes * MiB);
-  const MadePolicy made = make_policy(policy, settings);
   const Rehearse none = [](const Program&, const MachineSpec&, Policy&, const RehearsalLimits&) { return Rehearsal(); };
-  prepare(trace, *made.policy, machine, none);
-  return least_of_program(lower(trace, *made.policy, machine), machine) > mebibytes * MiB;
+  Bytes largest = 0;
+  try {
+    naming_policy(policy, [&] {
+      const MadePolicy made = make_policy(policy, settings);
+      prepare(trace, *made.policy, machine, none);
+      const Program program = lower(trace, *made.policy, machine);
+      largest = demands_of(program.trace, machine.tiers[0].granularity).front().largest_placed_op;
+    });
+  } catch (const Error&) {
+    return true;
+  }
+  return largest > mebibytes * MiB;
 }
 
 }  // namespace
+
+std::vector<std::size_t> alike_ranks(const Trace& trace, const MachineSpec& machine) {
+  return alike_ranks(split_ranks(trace), machine);
+}
 
 KnownRun known_run(const Outcome& outcome, const MachineSpec& machine) {
   KnownRun known{.fits = outcome.result.fits};

@@ -30,6 +30,11 @@ TEST(Bisection, FollowsWhatWasMissing) {
       };
       EXPECT_EQ(least_that_fits(1'000'000, 0, missing), least) << percent;
       EXPECT_LE(trials, 60u) << percent << "; three times as many as bisection takes";
+      trials = 0;
+      const std::uint64_t nearly = least_that_fits(1'000'000, 0, missing, 100);
+      EXPECT_GE(nearly, least) << percent;
+      EXPECT_LE(nearly, least + least / 100) << percent;
+      EXPECT_LE(trials, 60u) << percent;
     }
   }
   std::uint64_t trials = 0;

@@ -171,7 +171,8 @@ TEST(LiveSleepTest, AnOpInItsMiddleFindsWhatItUses) {
   const Bytes peak = peak_of(program);
   const std::vector<std::string> plain = run_plain(program);
   std::uint64_t touches = 0;
-  for (const double share : {0.5, 0.65, 0.8, 0.9, 0.97}) {
+  // From where the largest op has room: a convolution takes 53 % of it where its kernels lay out their inputs anew.
+  for (const double share : {0.6, 0.65, 0.8, 0.9, 0.97}) {
     Wrecker wrecker;
     const Slept slept = run(program, static_cast<Bytes>(share * static_cast<double>(peak)), wrecker);
     EXPECT_EQ(slept.results, plain) << share;

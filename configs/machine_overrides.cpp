@@ -63,9 +63,10 @@ void set_limit(MachineSpec& machine, const std::string& option, const std::strin
 
 }  // namespace
 
-void override_capacity(MachineSpec& machine, Device device, const std::string& option, const std::string& size) {
+void override_capacity(MachineSpec& machine, Device device, const std::string& option, const std::string& size,
+                       std::size_t sharers) {
   if (size.empty()) return;
-  const Bytes bytes = parse_size(option, size);
+  const Bytes bytes = std::max<Bytes>(parse_size(option, size) / sharers, 1);
   set_capacity(machine, device, option, bytes);
   for (MachineSpec& rank : machine.other_ranks) set_capacity(rank, device, option, bytes);
 }

@@ -17,8 +17,9 @@ std::vector<std::string> names_of(const decltype(gpu_allocators)& kinds);
 // All for every rank, and exact: the figure's fact is dropped. `option` stands in messages: "--gpu-memory". Throw
 // Error where the text is no size or bandwidth above 0, or the machine has no such tier or link.
 
-// An empty text leaves the capacity as it is.
-void override_capacity(MachineSpec& machine, Device device, const std::string& option, const std::string& size);
+// An empty text leaves the capacity as it is. `sharers`: the size is that of so many ranks together.
+void override_capacity(MachineSpec& machine, Device device, const std::string& option, const std::string& size,
+                       std::size_t sharers = 1);
 // "movable"; an empty text leaves it as it is.
 void override_allocator(MachineSpec& machine, const std::string& option, const std::string& name);
 // Where chunks move and the memory's bandwidth is not known: what kernels reach of the bandwidth that configs/gpus.yaml

@@ -122,7 +122,6 @@ std::vector<FitVerdict> judge_fit(const FitRequest& request) {
     if (const TierId tier = tier_of_kind(machine, kind); tier != no_tier) tiers.push_back(tier);
   }
   std::vector<FitVerdict> verdicts(request.policies.size());
-  std::vector<KnownRun> known(verdicts.size());
   std::mutex mutex;
   std::size_t done = 0;
   const auto step = [&](const std::string& what) {
@@ -131,15 +130,15 @@ std::vector<FitVerdict> judge_fit(const FitRequest& request) {
     if (request.progress) request.progress(done, verdicts.size() * (1 + tiers.size()), what);
   };
   on_all_cores(verdicts.size(), [&](std::size_t i) {
-    verdicts[i] = judge(request, request.policies[i], known[i]);
+    FitVerdict& verdict = verdicts[i];
+    KnownRun known;
+    verdict = judge(request, request.policies[i], known);
     step(request.policies[i]);
-  });
-  on_all_cores(verdicts.size() * tiers.size(), [&](std::size_t i) {
-    FitVerdict& verdict = verdicts[i / tiers.size()];
-    const TierId tier = tiers[i % tiers.size()];
-    verdict.minimum_of(machine.tiers[tier].kind) = minimum_capacity(*workload.trace, machine, tier, verdict.policy,
-                                                                    request.settings, limits, known[i / tiers.size()]);
-    step(verdict.policy + ", least " + machine.tiers[tier].name + " memory");
+    for (const TierId tier : tiers) {
+      verdict.minimum_of(machine.tiers[tier].kind) =
+          minimum_capacity(*workload.trace, machine, tier, verdict.policy, request.settings, limits, known);
+      step(verdict.policy + ", least " + machine.tiers[tier].name + " memory");
+    }
   });
   if (tiers.size() < 2) return verdicts;
   std::vector<FitVerdict*> helpless;  // two tiers are too small at least

@@ -10,6 +10,7 @@
 #include "configs/deepspeed_config.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "policies/registry.h"
 #include "studies/deepspeed_memory.h"
 #include "studies/fragment.h"
@@ -475,6 +476,28 @@ Resident resident(const Trace& trace, const MachineSpec& machine) {
 bool says_what_fits(const std::string& policy) {
   constexpr std::array no{"ideal", "on-demand", "lru", "fifo", "lfu", "belady", "deepum"};
   return std::ranges::find(no, policy) == no.end();
+}
+
+std::string spread_over_gpus(Scenario& scenario, const std::string& with) {
+  const std::string system = with.substr(0, with.find('='));
+  const bool launches = system == "deepspeed" || system == "fsdp" || (system == "accelerate" && system != with);
+  GenerateSettings& settings = scenario.trace.generate;
+  if (!launches || settings.empty()) return "";
+  for (const char* divided : {"data-parallel", "tensor-parallel", "pipeline-parallel", "new-tokens"}) {
+    if (setting(settings, divided)) return "";
+  }
+  const std::size_t gpus = load_machine(scenario.machine).rank_count();
+  if (gpus == 1) return "";
+  const std::string count = std::to_string(gpus);
+  if (const auto batch = setting(settings, "batch")) {
+    const std::optional<std::uint64_t> sequences = parse_number<std::uint64_t>(*batch);
+    if (sequences && *sequences % gpus != 0) {
+      throw Error("--batch " + *batch + ": is over all ranks, and " + system + " runs on all " + count +
+                  " GPUs; give a multiple of " + count + ", or --data-parallel 1 for one GPU");
+    }
+  }
+  put(settings, "data-parallel", count);
+  return system + " runs on all " + count + " GPUs (--data-parallel 1: on one)";
 }
 
 SystemVerdict judge_system(const std::string& with, const Workload& workload) {

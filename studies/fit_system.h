@@ -39,6 +39,11 @@ struct SystemVerdict {
 // the software does not do what is asked.
 SystemVerdict judge_system(const std::string& with, const Workload& workload);
 
+// Software that trains on all GPUs of a machine unless told otherwise does so here: sets data-parallel ranks where the
+// model is generated and nothing says how it is divided. Returns what is assumed, empty: nothing. Throws Error where
+// the batch has not as many sequences.
+std::string spread_over_gpus(Scenario& scenario, const std::string& with);
+
 struct FitChange {
   std::string flag;
   bool fits = false;

@@ -56,6 +56,11 @@ void refuse_other_than_trace(const std::string& file) {
   if (has("\"model_type\"")) throw Error(file, 0, "describes a model and is no trace: --model " + file + model);
 }
 
+// Who says how many GPUs the computer has says the computer's memory, too.
+std::size_t cpu_memory_sharers(const MachineSpec& machine, const MachineChoice& choice) {
+  return choice.gpus.empty() ? 1 : machine.rank_count();
+}
+
 }  // namespace
 
 std::map<std::string, std::string> parse_settings(const std::vector<std::string>& settings) {
@@ -80,7 +85,7 @@ void change_machine(MachineSpec& machine, const MachineChoice& choice, const Cha
   override_link(machine, "--link", choice.link);
   override_nvme(machine, "--nvme", choice.nvme);
   override_capacity(machine, Device::gpu, names.gpu_memory, choice.gpu_memory);
-  override_capacity(machine, Device::cpu, names.cpu_memory, choice.cpu_memory);
+  override_capacity(machine, Device::cpu, names.cpu_memory, choice.cpu_memory, cpu_memory_sharers(machine, choice));
   override_allocator(machine, names.gpu_allocator, choice.gpu_allocator);
   find_memory_bandwidth(machine);
   for (const std::string& limit : choice.limits) limit_link(machine, names.limit + limit, limit);
@@ -200,7 +205,9 @@ std::string machine_title(const Workload& workload) {
   std::vector<std::string> changes;
   for (const auto& [device, name, size] :
        {std::tuple{Device::gpu, "GPU memory ", choice.gpu_memory}, {Device::cpu, "CPU memory ", choice.cpu_memory}}) {
-    if (!size.empty()) changes.push_back(name + format_bytes(machine.tiers[machine.tier_of(device)].capacity));
+    if (size.empty()) continue;
+    const std::size_t ranks = device == Device::cpu ? cpu_memory_sharers(machine, choice) : 1;
+    changes.push_back(name + format_bytes(machine.tiers[machine.tier_of(device)].capacity * ranks));
   }
   if (!choice.gpus.empty()) changes.push_back(choice.gpus + (choice.gpus == "1" ? " GPU" : " GPUs"));
   if (!choice.link.empty()) changes.push_back("link " + choice.link);

@@ -64,7 +64,9 @@ Answered fit(const FitQuestion& asked, const Json& command) {
   if (names.size() > 1) std::erase(names, "ideal");
   const auto& settings = asked.settings;
   if (!settings.empty() && names.size() > 1) throw Error("--set goes with one policy; name it with --policy");
-  const Workload workload = load_workload(asked.scenario);
+  Scenario scenario = asked.scenario;
+  const std::string spread = spread_over_gpus(scenario, asked.with);
+  const Workload workload = load_workload(scenario);
   FitRequest request;
   request.workload = &workload;
   request.policies = names;
@@ -87,6 +89,7 @@ Answered fit(const FitQuestion& asked, const Json& command) {
   if (!asked.allocators.empty()) answer.allocators.emplace(allocator_answers(workload, asked.allocators));
   if (with) {
     answer.missing_bytes = with->missing_bytes;
+    if (!spread.empty()) answer.assumed.push_back(spread);
     answer.assumed.insert(answer.assumed.end(), with->assumed.begin(), with->assumed.end());
     answer.with.emplace(std::move(*with));
   }

@@ -15,9 +15,9 @@ namespace {
 constexpr Bytes unit = movable_unit;
 constexpr const char *event_fails = "cuEventRecord", *copy_fails = "cuMemcpyHtoDAsync";
 
-class User {
+class ArenaUser {
  public:
-  User(Accelerator& accelerator, Random& random, Bytes capacity, const UserTrouble& trouble)
+  ArenaUser(Accelerator& accelerator, Random& random, Bytes capacity, const UserTrouble& trouble)
       : random_(random),
         trouble_(trouble),
         range_(accelerator.range("gpu", capacity)),
@@ -31,9 +31,9 @@ class User {
     }
     filled_ = true;
   }
-  ~User() { engine_.reset(); }  // "waits for what was started", before the host's ends go
-  User(const User&) = delete;
-  User& operator=(const User&) = delete;
+  ~ArenaUser() { engine_.reset(); }  // "waits for what was started", before the host's ends go
+  ArenaUser(const ArenaUser&) = delete;
+  ArenaUser& operator=(const ArenaUser&) = delete;
 
   std::string step() {
     const Bytes bytes = random_.between(1, capacity_ / 2);
@@ -128,7 +128,7 @@ void make_arena(RandomCase& made, Bytes page) {
 }
 
 std::string use_arena(Accelerator& accelerator, Random& random, Bytes capacity, const UserTrouble& trouble) {
-  User user(accelerator, random, capacity, trouble);
+  ArenaUser user(accelerator, random, capacity, trouble);
   for (std::uint64_t steps = random.between(4, 40); steps > 0; --steps) {
     if (random.one_in(3)) trouble.interfere();
     if (std::string wrong = user.step(); !wrong.empty()) return wrong;

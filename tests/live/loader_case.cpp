@@ -16,7 +16,7 @@
 namespace tencache {
 namespace {
 
-HostLoaderOptions small(Random& random) {
+HostLoaderOptions small_ring(Random& random) {
   HostLoaderOptions options;
   options.threads = static_cast<unsigned>(random.between(1, 3));
   options.part_bytes = page_bytes;
@@ -25,9 +25,9 @@ HostLoaderOptions small(Random& random) {
   return options;
 }
 
-class User {
+class LoaderUser {
  public:
-  User(Accelerator& accelerator, Random& random, Bytes capacity, const std::function<void(const char* function)>& fail)
+  LoaderUser(Accelerator& accelerator, Random& random, Bytes capacity, const std::function<void(const char* function)>& fail)
       : random_(random),
         fail_(fail),
         range_(accelerator.range("gpu", capacity)),
@@ -36,11 +36,11 @@ class User {
         expected_(2 * half_) {
     range_->cover(0, capacity);
     for (std::optional<OwnStream>& stream : programs_) stream.emplace(streams_);
-    loader_.emplace(accelerator, small(random));
+    loader_.emplace(accelerator, small_ring(random));
     for (const std::size_t stream : {0, 1}) upload(stream, 0, half_);
   }
   // Nothing reads or writes the host's memory any more, nor the range, when they go.
-  ~User() {
+  ~LoaderUser() {
     loader_.reset();
     for (const std::optional<OwnStream>& stream : programs_) {
       try {
@@ -49,8 +49,8 @@ class User {
       }
     }
   }
-  User(const User&) = delete;
-  User& operator=(const User&) = delete;
+  LoaderUser(const LoaderUser&) = delete;
+  LoaderUser& operator=(const LoaderUser&) = delete;
 
   std::string step() {
     const std::size_t stream = random_.below(programs_.size());
@@ -136,7 +136,7 @@ class User {
 }  // namespace
 
 std::string use_loader(Accelerator& accelerator, Random& random, Bytes capacity, const UserTrouble& trouble) {
-  User user(accelerator, random, capacity, trouble.fail);
+  LoaderUser user(accelerator, random, capacity, trouble.fail);
   for (std::uint64_t steps = random.between(2, 16); steps > 0; --steps) {
     if (random.one_in(3)) trouble.interfere();
     if (std::string wrong = user.step(); !wrong.empty() || user.gives_up()) return wrong;

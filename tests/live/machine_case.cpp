@@ -11,7 +11,7 @@ namespace {
 
 constexpr LinkId h2d = 0, d2h = 1;
 constexpr TierId gpu = 0, cpu = 1;
-constexpr TensorId tensors = 3;
+constexpr TensorId tensor_count = 3;
 
 MachineSpec two_tiers() {
   MachineSpec spec;
@@ -25,7 +25,7 @@ MachineSpec two_tiers() {
 // An op per tensor, which reads and writes it.
 Trace ops(Random& random) {
   Trace trace;
-  for (TensorId i = 0; i < tensors; ++i) {
+  for (TensorId i = 0; i < tensor_count; ++i) {
     const Bytes bytes = page_bytes * random.between(1, 4) - random.below(100);
     const TensorId tensor = trace.add_tensor(std::string("t").append(std::to_string(i)), bytes, Role::parameter, true);
     Op op;
@@ -63,14 +63,14 @@ std::string use_machine(const std::shared_ptr<Accelerator>& accelerator, Random&
   options.pace = false;
   options.accelerator = accelerator;
   HostMachine machine(two_tiers(), bodies, options);
-  for (TensorId i = 0; i < tensors; ++i) {
+  for (TensorId i = 0; i < tensor_count; ++i) {
     const Bytes bytes = trace.tensors[i].bytes;
     machine.tensor_created(i, bytes);
     for (const TierId tier : {gpu, cpu}) machine.map(i, i, 0, bytes, {tier, 0}, MappedFor::op);
     machine.initialise(i, i, 0, bytes, {gpu, 0});
   }
   for (std::uint64_t steps = random.between(3, 30); steps > 0; --steps) {
-    const auto tensor = static_cast<TensorId>(random.below(tensors));
+    const auto tensor = static_cast<TensorId>(random.below(tensor_count));
     const Fence fence = machine.submit(copy(d2h, tensor, trace.tensors[tensor].bytes), 0);
     for (std::uint64_t pauses = random.below(8); pauses > 0; --pauses) pause();
     machine.cancel(fence);

@@ -7,11 +7,11 @@
 namespace tencache::rules {
 namespace {
 
-struct Error {
+struct NamedResult {
   CUresult result;
   const char* name;
 };
-constexpr Error errors[] = {
+constexpr NamedResult errors[] = {
     {CUDA_SUCCESS, "CUDA_SUCCESS"},
     {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
     {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
@@ -42,13 +42,13 @@ CUresult CUDAAPI driver_version(int* version) {
 // "If the error code is not recognized, CUDA_ERROR_INVALID_VALUE will be returned and *pStr will be set to the NULL
 // address."
 CUresult CUDAAPI error_name(CUresult result, const char** name) {
-  const auto* found = std::ranges::find(errors, result, &Error::result);
+  const auto* found = std::ranges::find(errors, result, &NamedResult::result);
   *name = found == std::end(errors) ? nullptr : found->name;
   return *name == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI error_string(CUresult result, const char** words) {
-  const auto* found = std::ranges::find(errors, result, &Error::result);
+  const auto* found = std::ranges::find(errors, result, &NamedResult::result);
   *words = found == std::end(errors) ? nullptr : "words of the driver of rules";
   return *words == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }

@@ -20,10 +20,12 @@ std::size_t place_of(const Schedule& schedule, OpIndex op, TensorId tensor) {
 bool replaced_between(const Seen& seen, TensorId tensor, OpIndex from, OpIndex to) {
   if (!seen.gpu_only) return false;
   const auto ops = seen.schedule.ops_of(tensor);
-  return std::ranges::any_of(ops, [&](OpIndex op) {
-    const bool between = from < to ? from < op && op < to : op > from || op < to;
-    return between && !sees(seen, op) && seen.schedule.uses(op)[place_of(seen.schedule, op, tensor)].write;
-  });
+  const auto replaces = [&](OpIndex op) {
+    return !sees(seen, op) && seen.schedule.uses(op)[place_of(seen.schedule, op, tensor)].write;
+  };
+  const auto after = std::ranges::upper_bound(ops, from), before = std::ranges::lower_bound(ops, to);
+  if (from < to) return std::any_of(after, before, replaces);
+  return std::any_of(after, ops.end(), replaces) || std::any_of(ops.begin(), before, replaces);
 }
 
 }  // namespace

@@ -407,10 +407,11 @@ class Growths:
         self.counter = Counter(folder)
         self.found, self.subjects = [], 0
 
+    def wants(self, subject):
+        return not self.only or self.only in subject
+
     def measure(self, subject, cases, command_of, accepted=(0,)):
-        """Runs the command at all sizes, if the subject is asked for. Throws Unanswered."""
-        if self.only and self.only not in subject:
-            return
+        """Runs the command at all sizes. Throws Unanswered."""
         start = time.monotonic()
         folders = [os.path.join(self.folder, f"{subject}.{case.size}") for case in cases]
         try:
@@ -442,7 +443,8 @@ class Growths:
             case.work = made["ops"]
             case.memory = (f"-m g6e.xlarge --no-rescale --gpu-memory {gpu / 2**20:.1f}MiB "
                            f"--cpu-memory {workload.cpu * persistent / 2**20:.1f}MiB")
-        self.measure(f"generate {workload.name}", cases, generate)
+        if self.wants(f"generate {workload.name}"):
+            self.measure(f"generate {workload.name}", cases, generate)
         return cases
 
     def recordings(self):
@@ -461,14 +463,17 @@ class Growths:
 
     def run(self):
         """Measures all that is asked for. Returns what was not covered: {name: why}."""
-        cases_of = {workload.name: self.traces(workload) for workload in WORKLOADS}
-        cases_of["rows"] = [Case(size, size * 1000) for size in ROWS]
-        cases_of["recordings"] = self.recordings()
         policies = [policy["name"] for policy in json.loads(self.counter.run("policies --json", "policies"))]
         subjects = [(name, name, workload, command, (0, 1)) for name, workload, command in STUDIES]
         subjects += [(policy, f"replay {policy} {setting[6:]}, {workload.name}".replace(" ,", ","), workload.name,
                       f"replay {{trace}} {{memory}} -p {policy} --iterations 2 {setting}", (0,))
                      for policy in policies for setting in SETTINGS.get(policy, [""]) for workload in WORKLOADS]
+        subjects = [each for each in subjects if self.wants(each[1])]
+        needed = {each[2] for each in subjects}
+        cases_of = {workload.name: self.traces(workload) for workload in WORKLOADS
+                    if workload.name in needed or self.wants(f"generate {workload.name}")}
+        cases_of["rows"] = [Case(size, size * 1000) for size in ROWS]
+        cases_of["recordings"] = self.recordings() if "recordings" in needed else []
         covered, refused = set(), collections.defaultdict(list)
         for name, subject, workload, command, accepted in subjects:
             try:

@@ -505,7 +505,7 @@ def sort_out(found):
     known = [each for each in found if each.is_in(KNOWN)]
     explained = {each.subject for each in known} - {each.subject for each in found
                                                     if each not in known and not each.of_library()}
-    known += [each for each in found if each.of_library() and each.subject in explained]
+    known += [each for each in found if each.of_library() and each.subject in explained and each not in known]
     return [each for each in found if each not in known], known
 
 

@@ -89,6 +89,7 @@ CachingBlock CachingSegments::add(BlockPool pool, std::uint32_t stream, Bytes by
 void CachingSegments::map(std::uint32_t segment, Bytes bytes) {
   segments_[segment].reserved += bytes;
   reserved_ += bytes;
+  if (segments_[segment].handed_out == 0) idle_ += bytes;
   ++device_allocations_;
 }
 
@@ -96,13 +97,8 @@ void CachingSegments::unmap(std::uint32_t segment, Bytes bytes) {
   TENCACHE_CHECK(bytes <= segments_[segment].reserved);
   segments_[segment].reserved -= bytes;
   reserved_ -= bytes;
+  if (segments_[segment].handed_out == 0) idle_ -= bytes;
   ++device_frees_;
-}
-
-Bytes CachingSegments::idle() const {
-  Bytes idle = 0;
-  for (const Segment& segment : segments_) idle += segment.handed_out == 0 ? segment.reserved : 0;
-  return idle;
 }
 
 }  // namespace tencache

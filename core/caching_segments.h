@@ -114,12 +114,16 @@ class CachingSegments {
   void map(std::uint32_t segment, Bytes bytes);
   void unmap(std::uint32_t segment, Bytes bytes);
   // Of one block of the segment.
-  void hand_out(std::uint32_t segment) { ++segments_[segment].handed_out; }
-  void take_back(std::uint32_t segment) { --segments_[segment].handed_out; }
+  void hand_out(std::uint32_t segment) {
+    if (segments_[segment].handed_out++ == 0) idle_ -= segments_[segment].reserved;
+  }
+  void take_back(std::uint32_t segment) {
+    if (--segments_[segment].handed_out == 0) idle_ += segments_[segment].reserved;
+  }
 
   std::uint64_t address(std::uint32_t segment) const { return segments_[segment].address; }
   Bytes reserved() const { return reserved_; }
-  Bytes idle() const;  // reserved by segments without a block that is handed out; linear in the segments so far
+  Bytes idle() const { return idle_; }  // reserved by segments without a block that is handed out
   std::uint64_t device_allocations() const { return device_allocations_; }
   std::uint64_t device_frees() const { return device_frees_; }
 
@@ -132,7 +136,7 @@ class CachingSegments {
 
   std::vector<Segment> segments_;
   std::uint64_t next_address_;
-  Bytes reserved_ = 0;
+  Bytes reserved_ = 0, idle_ = 0;
   std::uint64_t device_allocations_ = 0, device_frees_ = 0;
 };
 

@@ -19,7 +19,8 @@ void choose_trace(TraceChoice& trace, const std::string& word, const GivenTraces
 
 void add_memory_options(QuestionOptions& options, MachineChoice& machine) {
   options.word("--gpu-memory", machine.gpu_memory, "GPU memory that tensors may use, such as 24GiB");
-  options.word("--cpu-memory", machine.cpu_memory, "CPU memory that tensors may use, such as 128GiB: of each rank, with --gpus of all");
+  options.word("--cpu-memory", machine.cpu_memory,
+               "CPU memory that tensors may use, such as 128GiB: of each rank, with --gpus of all");
 }
 
 void add_limit_option(QuestionOptions& options, MachineChoice& machine) {

@@ -93,8 +93,8 @@ Answered fit(const FitQuestion& asked, const Json& command) {
     answer.assumed.insert(answer.assumed.end(), with->assumed.begin(), with->assumed.end());
     answer.with.emplace(std::move(*with));
   }
-  const bool fits = answer.with ? answer.with->fits
-                                : answer.without_offloading && (asked.pinned_limit.empty() || answer.fits);
+  const bool fits =
+      answer.with ? answer.with->fits : answer.without_offloading && (asked.pinned_limit.empty() || answer.fits);
   if (!fits && asked.changes != "none") {
     remark("note: trying what makes it fit (--changes none leaves that out)");
     answer.changes = changes_that_help(workload);

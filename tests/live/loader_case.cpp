@@ -27,7 +27,8 @@ HostLoaderOptions small_ring(Random& random) {
 
 class LoaderUser {
  public:
-  LoaderUser(Accelerator& accelerator, Random& random, Bytes capacity, const std::function<void(const char* function)>& fail)
+  LoaderUser(Accelerator& accelerator, Random& random, Bytes capacity,
+             const std::function<void(const char* function)>& fail)
       : random_(random),
         fail_(fail),
         range_(accelerator.range("gpu", capacity)),

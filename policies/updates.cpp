@@ -31,13 +31,16 @@ Layout states_with_optimizer(TierId home, Bytes chunk_bytes, bool evict) {
 
 void ColdestVictims::on(const Event& event, const View& view) {
   if (staying_.empty()) return;
+  const auto leaves_its_place = [this](ChunkId chunk) {
+    if (chunk < places_.size()) places_[chunk] = 0;  // a live program may have made it since
+  };
   if (event.kind == EventKind::op_issued && event.device == Device::gpu) {
     for (const Use& use : event.uses) {
       if (use.tensor == none) continue;
-      for (const ChunkId chunk : view.memory.chunks_of(use.tensor)) places_[chunk] = 0;
+      for (const ChunkId chunk : view.memory.chunks_of(use.tensor)) leaves_its_place(chunk);
     }
   } else if (event.kind == EventKind::transfer_done && event.to == 0) {
-    places_[event.chunk] = 0;
+    leaves_its_place(event.chunk);
   }
 }
 

@@ -497,6 +497,12 @@ std::string spread_over_gpus(Scenario& scenario, const std::string& with) {
     }
   }
   put(settings, "data-parallel", count);
+  if (!setting(settings, "zero")) {
+    const std::string file = with.substr(std::min(with.size(), system.size() + 1));
+    const bool reads = system == "deepspeed" && !file.empty();
+    const std::uint64_t stage = reads ? read_any_deepspeed_config(file, gpus).stage : system == "fsdp" ? 3 : 0;
+    if (stage > 0) put(settings, "zero", std::to_string(stage));
+  }
   return system + " runs on all " + count + " GPUs (--data-parallel 1: on one)";
 }
 

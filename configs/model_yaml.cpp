@@ -63,7 +63,7 @@ ModelDescription model_of_yaml(const ModelFields& fields) {
   std::vector<std::string> valid = {"name", "aliases", "family"};
   each_member<std::uint64_t>([&](const char* key, auto) { valid.emplace_back(key); });
   each_member<bool>([&](const char* key, auto) { valid.emplace_back(key); });
-  valid.insert(valid.end(), {"activation", "source"});
+  valid.insert(valid.end(), {"activation", "source", "quantization_config"});
   fields.only(valid, "a model");
 
   model.family = family_of(fields);
@@ -76,6 +76,7 @@ ModelDescription model_of_yaml(const ModelFields& fields) {
     if (!is_model_name(alias)) fields.fail("aliases", "aliases: '" + alias + "' is no name");
   }
   model.source = fields.text("source").value_or("");
+  if (const auto quantization = fields.map("quantization_config")) read_quantization(model, *quantization);
   fields.count_of({"layers"});
   fields.count_of({"hidden"});
   fields.count_of({"heads"});

@@ -80,7 +80,7 @@ void Foreknowledge::issued(const Event& event, const View& view) {
       if (view.memory.copy(chunk, 0).state == CopyState::absent) lacking += view.memory.footprint(chunk, 0);
     }
   }
-  if (gpu) horizon.issued(event.op, lacking, places, future);
+  if (gpu) horizon.issued(event.op, lacking, places, future, view);
 }
 
 void Foreknowledge::done(const Event& event, const View& view) {

@@ -4,16 +4,36 @@
 #include <utility>
 
 namespace tencache {
+namespace {
+
+// Of what the GPU's op makes: what is not there yet.
+Bytes unborn(const OpPlaces& places, const Future& future, const View& view) {
+  const OpIndex op = places.index(places.gpu());
+  Bytes bytes = future.born(op);
+  for (const Use& use : view.schedule->uses(op)) {
+    const TensorId tensor = view.memory_tensor(use.tensor);
+    if (tensor == none || view.schedule->ops_of(use.tensor).front() != op) continue;
+    if (view.program->trace.tensors[use.tensor].persistent) continue;
+    for (const ChunkId chunk : view.memory.chunks_of(tensor)) {
+      if (view.memory.copy(chunk, 0).state == CopyState::absent) continue;
+      bytes -= std::min(bytes, view.memory.footprint(chunk, 0));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
 
 Horizon::Horizon(const OpPlaces& places, const Future& future)
     : end_{places.gpu() + 1, 0, 0},
       needed_at_(places.op_count(), 0),
       in_use_(future.alive(places.gpu()) - static_cast<std::int64_t>(future.died(places.index(places.gpu())))) {}
 
-void Horizon::issued(OpIndex op, Bytes lacking, const OpPlaces& places, const Future& future) {
+void Horizon::issued(OpIndex op, Bytes lacking, const OpPlaces& places, const Future& future, const View& view) {
   while (!peaks_.empty() && peaks_.front().first <= places.gpu()) peaks_.pop_front();
   got(op, needed_at_[op]);
   in_use_ = future.alive(places.gpu()) - static_cast<std::int64_t>(future.born(op));
+  makes_ = view.to_memory != nullptr;
   waits_for_ = lacking;
 }
 
@@ -24,6 +44,7 @@ bool Horizon::ready(const OpPlaces& places, const Future& future) {
 
 void Horizon::done(OpIndex op, const OpPlaces& places, const Future& future) {
   in_use_ = future.alive(places.gpu()) - static_cast<std::int64_t>(future.died(op));
+  makes_ = false;
 }
 
 void Horizon::need(OpIndex op, Bytes bytes) {
@@ -48,6 +69,7 @@ std::int64_t Horizon::excess(Bytes more, const Shelf& on_gpu, const Flights& fli
   const OpPlace place = end_.op;
   std::int64_t peak = future.alive(place);
   if (!peaks_.empty()) peak = std::max(peak, peaks_.front().second);
+  if (makes_) peak = std::max(peak, future.alive(places.gpu()));
   const Residency& memory = view.memory;
   const Bytes unreserved =
       flights.bytes_to(0, [&](ChunkId chunk) { return memory.copy(chunk, 0).state == CopyState::absent; });
@@ -65,6 +87,11 @@ void Horizon::move(const std::vector<NeededAt>& needed, const Shelf& on_gpu, con
     peaks_.clear();
     std::fill(needed_at_.begin(), needed_at_.end(), 0);
     needed_bytes_ = 0;
+  }
+  if (makes_) {
+    const Bytes lacking = unborn(places, future, view);
+    in_use_ = future.alive(places.gpu()) - static_cast<std::int64_t>(lacking);
+    makes_ = lacking > 0;
   }
   const auto fits = [&](Bytes more) {
     held_up_by_ = std::max<std::int64_t>(0, excess(more, on_gpu, flights, places, future, view));

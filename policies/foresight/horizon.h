@@ -31,8 +31,8 @@ class Horizon {
   Bytes needed_bytes() const { return needed_bytes_; }  // that ops before it lack
 
   // The GPU was given the op and lacks so many bytes for it; it has them (false: it did from the first, and what it
-  // makes is there); it has done it.
-  void issued(OpIndex op, Bytes lacking, const OpPlaces& places, const Future& future);
+  // makes is there, but in a live program); it has done it.
+  void issued(OpIndex op, Bytes lacking, const OpPlaces& places, const Future& future, const View& view);
   bool ready(const OpPlaces& places, const Future& future);
   void done(OpIndex op, const OpPlaces& places, const Future& future);
   // The op before the horizon needs them and the GPU has no copy; they were asked for.
@@ -55,6 +55,7 @@ class Horizon {
   std::int64_t held_up_by_ = 0;
   std::deque<std::pair<OpPlace, std::int64_t>> peaks_;  // of Future::alive between the GPU and the horizon, falling
   std::int64_t in_use_ = 0;                             // Future::alive of what the GPU's memory has in it by now
+  bool makes_ = false;  // a live program's op will take room for what it makes, which the engine keeps for nobody
   Bytes waits_for_ = 0;                                 // room that the waiting op has to take still
 };
 

@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "core/error.h"
+#include "policies/registry.h"
 #include "tests/small_cases.h"
 
 namespace tencache {
@@ -31,11 +33,13 @@ class FailingMachine final : public OtherMachine {
 class LiveProgram {
  public:
   explicit LiveProgram(const MachineSpec& spec, ScriptedPolicy::Script script = {}, Layout layout = whole_tensors())
+      : LiveProgram(spec, std::make_unique<ScriptedPolicy>(std::move(layout), std::move(script))) {}
+  LiveProgram(const MachineSpec& spec, std::unique_ptr<Policy> policy)
       : spec_(spec),
-        policy_(std::move(layout), std::move(script)),
+        policy_(std::move(policy)),
         simulated_(spec_),
         machine(simulated_),
-        engine(spec_, machine, policy_, nullptr) {}
+        engine(spec_, machine, *policy_, nullptr) {}
 
   TensorId create(Bytes bytes) { return engine.create(bytes, Role::activation, false, machine.now()); }
   void begin(const std::vector<Use>& uses) { engine.begin(none, uses, machine.now()); }
@@ -64,7 +68,7 @@ class LiveProgram {
 
  private:
   MachineSpec spec_;
-  ScriptedPolicy policy_;
+  std::unique_ptr<Policy> policy_;
   SimMachine simulated_;
 
  public:
@@ -340,6 +344,51 @@ TEST(EngineLiveTest, APolicyIsAskedUntilThereIsAHole) {
   for (std::size_t i = 0; i < small.size(); ++i) EXPECT_EQ(program.engine.memory().resident(small[i], 0), i >= 6) << i;
   EXPECT_TRUE(program.engine.memory().resident(d, 0));
   EXPECT_EQ(program.engine.counters().tiers[0].holes, 1u);
+}
+
+// x makes y while its op runs; y is read and freed, p of 60 is read, and z of 80 drives it out. With 100 p has no room
+// before y is gone: fetched into what y will need, it would have to leave for y and to come twice a step.
+TEST(EngineLiveTest, ForesightFetchesNothingIntoTheRoomOfWhatAnOpWillMake) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 10, Role::parameter, true);
+  const TensorId p = trace.add_tensor("p", 60, Role::parameter, true);
+  const TensorId y = trace.add_tensor("y", 50, Role::activation, false);
+  const TensorId z = trace.add_tensor("z", 80, Role::activation, false);
+  add_op(trace, 10, {x}, {y});
+  add_op(trace, 10, {y}, {});
+  add_op(trace, 10, {p}, {});
+  add_op(trace, 10, {x}, {z});
+  add_op(trace, 10, {z}, {});
+  const Program profile{trace, {}};
+  LiveProgram program(small(100, 200), make_policy("foresight", {}).policy);
+  Engine& engine = program.engine;
+  std::vector<TensorId> to_memory(4, none), to_program;
+  for (const TensorId tensor : {x, p}) {
+    to_memory[tensor] = program.create(trace.tensors[tensor].bytes);
+    engine.stored(to_memory[tensor], 1, program.machine.now());
+    to_program.push_back(tensor);
+  }
+  engine.set_profile(profile, to_memory, to_program, program.machine.now());
+  constexpr std::uint64_t steps = 6;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    TensorId made = none;
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      const TensorId read = op == 2 ? to_memory[p] : op == 0 || op == 3 ? to_memory[x] : made;
+      engine.begin(op, std::vector<Use>{{read, true, false}}, program.machine.now());
+      program.wait();
+      if (op == 0 || op == 3) {
+        const TensorId born = op == 0 ? y : z;
+        made = program.create(trace.tensors[born].bytes);
+        engine.set_program_tensor(made, born);
+        engine.allocate(made, program.machine.now());
+        program.wait();
+      }
+      engine.end(program.machine.now());
+      if (read == made) engine.destroy(made, program.machine.now());
+    }
+    engine.iteration_boundary(program.machine.now());
+  }
+  EXPECT_LT(engine.counters().links[0].bytes, steps * 2 * 60);
 }
 
 // An update on the CPU waits for the op that has its tensor, and for no other.

@@ -74,7 +74,9 @@ void Foreknowledge::issued(const Event& event, const View& view) {
   for (const Use& use : event.uses) {
     if (use.tensor == none) continue;
     refresh_all(use.tensor, view);
-    if (!gpu || !(use.read || view.memory.persistent(use.tensor))) continue;
+    const TensorId id = view.program_tensor(use.tensor);
+    const bool persistent = id != none && view.program->trace.tensors[id].persistent;
+    if (!gpu || !(use.read || persistent)) continue;
     const ChunkId begin = view.memory.first_chunk(use.tensor);
     for (ChunkId chunk = begin; chunk < begin + view.memory.chunk_count(use.tensor); ++chunk) {
       if (view.memory.copy(chunk, 0).state == CopyState::absent) lacking += view.memory.footprint(chunk, 0);

@@ -97,8 +97,9 @@ void Horizon::move(const std::vector<NeededAt>& needed, const Shelf& on_gpu, con
     held_up_by_ = std::max<std::int64_t>(0, excess(more, on_gpu, flights, places, future, view));
     return held_up_by_ == 0;
   };
-  const auto wanted = [&](const Use& use, TensorId tensor) {
-    return use.read ? needed[use.tensor].gpu == end_.op : view.memory.persistent(tensor);
+  const auto wanted = [&](const Use& use, TensorId) {
+    // The memory says it of no tensor of a live program.
+    return use.read ? needed[use.tensor].gpu == end_.op : view.program->trace.tensors[use.tensor].persistent;
   };
   const auto admit = [&](ChunkId chunk) {
     if (view.memory.copy(chunk, 0).state != CopyState::absent) return true;

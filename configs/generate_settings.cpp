@@ -343,6 +343,8 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   options.predicted_tokens = predicted_tokens;
   set_if_given("communication", options.communication);
   options.forward_only = values.flag("forward-only");
+  options.context_chunk = count("context-chunk");
+  options.context_pages = count("context-pages");
   set("dropout", options.dropout);
   options.batch = count("batch");
   options.micro_batches = count("micro-batches");
@@ -443,6 +445,12 @@ const std::vector<GenerateOption>& generate_options() {
        "Compute activations again in the backward pass: " + enum_names<Recompute>() +
            "; with a share of the layers as block:0.5, every second one (docs/workloads.md)",
        "none"},
+      {"context-chunk", whole,
+       "Train a long sequence by chunks of so many tokens, which leave keys, values and gradients of them "
+       "(docs/workloads.md; 0: all at once)",
+       "0"},
+      {"context-pages", whole,
+       "Of --context-chunk: earlier pages of 128 tokens that a page of queries attends to, by a draw (0: all)", "0"},
       {"head", text, "lm or classification (default: the model's usual one)"},
       {"stack", text,
        "Software whose kernels run between the products: " + enum_names<Stack>() + " (docs/durations.md)", "eager"},

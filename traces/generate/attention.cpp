@@ -1,7 +1,10 @@
 #include "traces/generate/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
+
+#include "traces/generate/context_cache.h"
 
 namespace tencache::generator {
 
@@ -163,6 +166,7 @@ TensorId AttentionOps::forward(Layer& layer, const MicroBatch& micro, TensorId x
   if (rank_.rotary) rotate(layer.attention_module, tokens, state);
   const bool decodes = micro.cache != nullptr && step_.phase == Phase::decode;
   if (micro.cache != nullptr) cache_.write(layer.attention_module, micro, cache_shape(layer), {state.k, state.v});
+  if (micro.context != nullptr) append_context(layer, micro, state);
   if (decodes) {
     state.core.context = attend_cache(layer, micro, state.q);
   } else {
@@ -202,6 +206,52 @@ Cost AttentionOps::flash(KernelKind kind, const MicroBatch& micro, Count window)
           .flops = kind == KernelKind::attention ? product : 5 * product / 2};
 }
 
+// A piece is made, with a gradient of zeros, when its chunk passes for the first time.
+void AttentionOps::append_context(const Layer& layer, const MicroBatch& micro, const AttentionState& qkv) {
+  ContextCache& cache = *micro.context;
+  const Module& module = layer.attention_module;
+  const Bytes token = 2 * rank_.key_value_heads * model_.head_dimension * step_.element_bytes();
+  std::vector<TensorId> values, gradients;
+  for (Count piece = cache.begin; piece < cache.end; ++piece) {
+    if (piece == cache.pieces.size()) {
+      const Count tokens = std::min(micro.piece_tokens, micro.length - (piece - cache.begin) * micro.piece_tokens);
+      const Bytes bytes = micro.sequences * tokens * token;
+      const std::string number = std::to_string(piece);
+      cache.pieces.push_back({step_.tensor(module, "kv." + number, bytes, Role::kv_cache),
+                              step_.tensor(module, "kv_grad." + number, bytes, Role::gradient)});
+      gradients.push_back(cache.pieces.back().gradient);
+    }
+    values.push_back(cache.pieces[piece].kv);
+  }
+  const Bytes bytes = micro.tokens() * token;
+  std::vector<TensorId> sources = {qkv.k};
+  if (qkv.v != qkv.k) sources.push_back(qkv.v);
+  step_.op("kv_append", module, {.kernel = {.kind = KernelKind::copy}, .bytes = 2 * bytes}, sources, values);
+  if (gradients.empty()) return;
+  step_.op("kv_grad_clear", module, {.kernel = {.kind = KernelKind::elementwise}, .bytes = bytes}, {}, gradients);
+}
+
+// The chunk's own tokens are causal, all before it are seen by each of them.
+Cost AttentionOps::over_context(KernelKind kind, const MicroBatch& micro) const {
+  const ContextCache& cache = *micro.context;
+  // A page of queries sees no more than its own draws.
+  const Count budget = step_.options.context_pages;
+  const Count past = budget == 0 ? micro.before : std::min(micro.before, budget * micro.piece_tokens);
+  Cost cost = flash(kind, micro, 0);
+  const Count seen = micro.sequences * micro.length * past * rank_.heads * model_.head_dimension;
+  if (past != 0) {
+    cost.kernel.causal = false;
+    cost.kernel.shape[4] = past + micro.length / 2;
+  }
+  cost.flops += (kind == KernelKind::attention ? 4 : 10) * seen;
+  cost.bytes = 0;
+  for (const ContextCache::Piece& piece : cache.seen()) {
+    cost.bytes += step_.bytes(piece.kv) * (kind == KernelKind::attention ? 1 : 3);
+  }
+  cost.bytes += 4 * micro.tokens() * rank_.heads * model_.head_dimension * step_.element_bytes();
+  return cost;
+}
+
 TensorId AttentionOps::attend_cache(Layer& layer, const MicroBatch& micro, TensorId q) {
   const Module& module = layer.attention_module;
   const CacheShape shape = cache_shape(layer);
@@ -237,6 +287,13 @@ void AttentionOps::core_forward(Layer& layer, const MicroBatch& micro, const Att
   if (flash) {
     if (!step_.options.forward_only)
       state.log_sum_exp = step_.tensor(module, "log_sum_exp", micro.tokens() * rank_.heads * 4, Role::activation);
+    if (micro.context != nullptr) {
+      std::vector<TensorId> reads = {qkv.q};
+      for (const ContextCache::Piece& piece : micro.context->seen()) reads.push_back(piece.kv);
+      step_.op("context_attention", module, over_context(KernelKind::attention, micro), reads,
+               std::array{state.context, state.log_sum_exp});
+      return;
+    }
     step_.op("flash_attention", module, this->flash(KernelKind::attention, micro, layer.window),
              {qkv.q, qkv.k, qkv.v, layer.sinks != nullptr ? layer.sinks->value : none},
              {state.context, state.log_sum_exp});
@@ -268,6 +325,16 @@ void AttentionOps::core_backward(Layer& layer, const MicroBatch& micro, const At
   const Module& module = layer.attention_module;
   const Count scores = micro.tokens() * micro.length * rank_.heads;
   const Count sequences = micro.sequences * rank_.heads, length = micro.length, dimension = model_.head_dimension;
+  if (micro.context != nullptr) {
+    std::vector<TensorId> reads = {d_context, state.q, state.core.context, state.core.log_sum_exp}, writes = {dq, dk};
+    if (dv != dk) writes.push_back(dv);
+    const std::vector<ContextCache::Piece> seen = micro.context->seen();
+    for (const ContextCache::Piece& piece : seen) reads.insert(reads.end(), {piece.kv, piece.gradient});
+    // Its own, to which later chunks have added, go on as those of keys and values.
+    for (std::size_t i = 0; i < micro.context->chosen.size(); ++i) writes.push_back(seen[i].gradient);
+    step_.op("context_attention_backward", module, over_context(KernelKind::attention_backward, micro), reads, writes);
+    return;
+  }
   if (step_.options.attention == AttentionKind::flash) {
     step_.op("flash_attention_backward", module, flash(KernelKind::attention_backward, micro, layer.window),
              {d_context, state.q, state.k, state.v, state.core.context, state.core.log_sum_exp}, {dq, dk, dv});

@@ -100,6 +100,9 @@ class AttentionOps : BlockOps {
   CacheShape cache_shape(const Layer& layer) const {
     return {.width = 2 * rank_.key_value_heads * model_.head_dimension, .window = layer.window};
   }
+  // Of a chunk of a context: keys and values become pieces, and with earlier ones are attended to.
+  void append_context(const Layer& layer, const MicroBatch& micro, const AttentionState& qkv);
+  Cost over_context(KernelKind kind, const MicroBatch& micro) const;
   // Of one new token a sequence over all that it sees in the cache.
   TensorId attend_cache(Layer& layer, const MicroBatch& micro, TensorId q);
   void core_forward(Layer& layer, const MicroBatch& micro, const AttentionState& qkv, CoreAttentionState& state);

@@ -10,6 +10,8 @@
 
 namespace tencache::generator {
 
+struct ContextCache;  // traces/generate/context_cache.h
+
 // A linear layer: y = x W + b, with the low-rank addition x A B where it is adapted.
 struct Linear {
   Parameter* weight = nullptr;
@@ -106,6 +108,9 @@ struct MicroBatch {
   // Of the layer that runs, in a generation; else null. Its tokens' keys and values are added to it.
   KvCache* cache = nullptr;
   Count piece_tokens = 0;  // of a new piece of it
+  // Of the layer that runs, where a context is trained chunk by chunk; else null. The micro-batch is a chunk of it.
+  ContextCache* context = nullptr;
+  Count before = 0;  // tokens before the chunk
   // The same of a layer with experts: how many of the tokens each expert gets. Empty: all get equally many.
   std::span<const Count> expert_tokens = {};
   Count tokens() const { return sequences * length; }

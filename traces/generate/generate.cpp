@@ -6,6 +6,8 @@
 #include "core/check.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "core/units.h"
+#include "traces/generate/context_cache.h"
 #include "traces/generate/host_issue.h"
 #include "traces/generate/rank.h"
 
@@ -54,7 +56,8 @@ void check_sequences(const GenerateOptions& o) {
   }
   for (const std::uint64_t length : o.sequence_lengths) {
     check_at_least_one(option, length);
-    const std::uint64_t longest = o.model.max_sequence != 0 ? o.model.max_sequence : 1u << 24;
+    const bool stretched = o.context_chunk != 0 && facts_of(o.model.family).rotary;  // beyond what it was trained for
+    const std::uint64_t longest = o.model.max_sequence != 0 && !stretched ? o.model.max_sequence : 1u << 24;
     if (length > longest) {
       refuse(option,
              number(length) + " is longer than the " + number(longest) + " tokens that " + o.model.name + " takes");
@@ -137,6 +140,46 @@ void check_lora(const GenerateOptions& o) {
   }
 }
 
+// Of --context-chunk: keys, values and their gradients, all of which is in CPU memory between uses.
+std::string context_memory(const GenerateOptions& o) {
+  const std::uint64_t token = 4 * o.model.layers * o.model.key_value_heads * o.model.head_dimension *
+                              bytes_of(o.precision);
+  const std::uint64_t tokens = o.batch * o.sequence_lengths.front();
+  return "; keys, values and gradients of " + number(tokens) + " tokens take " + format_bytes(tokens * token) + " (" +
+         number(tokens * token / 1'000'000'000) + " GB) of page-locked CPU memory, " + number(token) + " bytes a token";
+}
+
+void check_context(const GenerateOptions& o) {
+  if (o.context_chunk == 0) {
+    if (o.context_pages != 0) refuse("context-pages", "belongs to --context-chunk");
+    return;
+  }
+  const FamilyFacts& facts = facts_of(o.model.family);
+  if (!facts.causal || facts.latent_attention || o.model.sliding_window != 0 || o.head != Head::language_model) {
+    refuse("context-chunk", "is for language models whose tokens attend to all before them; " + o.model.name +
+                                " is none, or has another head");
+  }
+  if (o.generation || o.forward_only) refuse("context-chunk", "trains; leave it out with --new-tokens, --forward-only");
+  if (o.attention != AttentionKind::flash) refuse("context-chunk", "needs --attention flash");
+  if (o.recompute != Recompute::none && o.recompute != Recompute::block) {
+    refuse("context-chunk", "goes with --recompute none or block");
+  }
+  if (o.micro_batches != 1 || o.data_parallel * o.tensor_parallel * o.pipeline_parallel != 1) {
+    refuse("context-chunk", "is of one micro-batch on one GPU; leave out --micro-batches and the parallel options");
+  }
+  if (o.lora_rank != 0 || o.train_last_layers || o.train_biases_only) {
+    refuse("context-chunk", "trains all of the model; leave out --lora-rank and --train-layers");
+  }
+  constexpr double most_uses = 2e7;
+  const double uses = generator::ContextPlan(o).uses(o.model.layers);
+  if (uses > most_uses) {
+    refuse("context-chunk", number(o.sequence_lengths.front()) + " tokens in chunks of " + number(o.context_chunk) +
+                                " are " + number(static_cast<std::uint64_t>(uses)) + " uses of keys and values, above " +
+                                number(static_cast<std::uint64_t>(most_uses)) + "; take larger chunks" +
+                                context_memory(o));
+  }
+}
+
 // Refuses what no trace can hold (traces/file/trace_file.h: sums below 2^61) before any product of sizes can overflow.
 void check_size(const GenerateOptions& o) {
   const ModelDescription& m = o.model;
@@ -151,12 +194,14 @@ void check_size(const GenerateOptions& o) {
   const double idle_experts =
       real(m.layers - m.dense_layers) * real(m.experts - m.experts_per_token) * 3 * real(m.hidden * m.expert_width());
   const double parameters = real(parameter_count(m, o.head)) - idle_experts + real(m.hidden * m.vocabulary);
+  if (o.context_pages != 0) longest = std::min(longest, real(128 * o.context_pages + o.context_chunk));
   const double attention = 7 * real(m.layers) * real(m.heads * m.head_dimension) * longest;
   const double flops = tokens * (6 * parameters + 2 * attention) * (o.recompute == Recompute::none ? 1 : 4.0 / 3);
   if (flops > most_flops) {
     throw Error(
         "the iteration takes more floating-point operations than a trace can hold (2^61); take a smaller --batch "
-        "or shorter --seq");
+        "or shorter --seq" +
+        (o.context_chunk != 0 ? context_memory(o) : ""));
   }
   // Of a layer and micro-batch; five or more for each expert that runs.
   double passes = 25 * std::max(1.0, real(m.experts));
@@ -278,6 +323,7 @@ void check(const GenerateOptions& o) {
   check_optimizer(o);
   check_forward_only(o);
   check_generation(o);
+  check_context(o);
   check_size(o);
   check_at_least_one("sub-group", o.sub_group);
   if (o.launch_gap_ns && *o.launch_gap_ns < 0) refuse("launch-gap", "is negative");

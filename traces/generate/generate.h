@@ -163,6 +163,10 @@ struct GenerateOptions {
   // Tokens a sequence: one for all micro-batches, or one for each. ViT takes its own from the image: leave it empty.
   std::vector<std::uint64_t> sequence_lengths;
 
+  // Tokens that are trained at a time, with keys and values of earlier ones kept (traces/generate/context_cache.h); 0:
+  // the whole sequence. Pages of 128 earlier tokens that a page of queries attends to; 0: all.
+  std::uint64_t context_chunk = 0, context_pages = 0;
+
   std::optional<TextGeneration> generation;  // in place of a training step; `forward_only` is then set, too
   // Only the forward passes of the micro-batches, as for evaluation: no gradients, optimizer, dropout or activations
   // kept, and a loss only if `loss` is set.

@@ -5,29 +5,9 @@
 #include <numeric>
 #include <string>
 
+#include "traces/generate/draws.h"
+
 namespace tencache::generator {
-namespace {
-
-// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014): the same on every computer,
-// and eight bytes of state for each stream.
-std::uint64_t next(std::uint64_t& state) {
-  std::uint64_t mixed = state += 0x9e3779b97f4a7c15u;
-  mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
-  mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
-  return mixed ^ mixed >> 31;
-}
-
-std::uint64_t seed_of(std::uint64_t seed, std::uint64_t layer, std::uint64_t stream) {
-  std::uint64_t state = seed;
-  state = next(state) ^ layer;
-  state = next(state) ^ stream;
-  return next(state);
-}
-
-std::uint64_t below(std::uint64_t& state, std::uint64_t bound) { return (next(state) >> 32) * bound >> 32; }
-
-}  // namespace
-
 TokenRouter::TokenRouter(const ModelDescription& model, const ExpertRouting& routing)
     : experts_(model.experts),
       per_token_(model.experts_per_token),

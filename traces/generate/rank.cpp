@@ -6,6 +6,7 @@
 #include <set>
 
 #include "traces/generate/blocks.h"
+#include "traces/generate/context_cache.h"
 #include "traces/generate/generation.h"
 #include "traces/generate/model_ops.h"
 #include "traces/generate/optimizer.h"
@@ -300,6 +301,106 @@ void ChunkPasses::backward(Count chunk, const MicroBatch& batch, ChunkState& sta
   state.layers.clear();
 }
 
+// The two passes of a context through the model, chunk by chunk (context_cache.h).
+class ContextPasses {
+ public:
+  ContextPasses(Step& step, Collectives& collectives, RankModel& model)
+      : options_(step.options),
+        plan_(step.options),
+        step_(step),
+        model_(model),
+        ops_(step, collectives),
+        parameters_(step, collectives, model),
+        caches_(model.layers.size()) {}
+
+  void run(const std::function<void(double)>& progress);
+
+ private:
+  struct State {
+    EmbeddingState embedding;
+    std::vector<LayerState> layers;
+    HeadState head;
+  };
+
+  MicroBatch batch(Count chunk) const;
+  // The layer's cache is that of the chunk from now on.
+  void enter(Count layer, Count chunk, MicroBatch& micro);
+  // Returns the last layer's output.
+  TensorId forward(Count chunk, State& state);
+  void backward(Count chunk, TensorId x, State& state);
+
+  const GenerateOptions& options_;
+  ContextPlan plan_;
+  Step& step_;
+  RankModel& model_;
+  ModelOps ops_;
+  ParameterOps parameters_;
+  std::vector<ContextCache> caches_;  // by layer
+  TensorId ids_ = none, labels_ = none;
+};
+
+void ContextPasses::run(const std::function<void(double)>& progress) {
+  const Count tokens = options_.batch * options_.sequence_lengths.front(), chunks = plan_.chunks();
+  ids_ = step_.persistent("input_ids", tokens * 8, Role::input);
+  labels_ = step_.persistent("labels", tokens * 8, Role::input);
+  const auto show = [&](Count done) { progress(static_cast<double>(done) / static_cast<double>(2 * chunks)); };
+  for (Count chunk = 0; chunk < chunks; ++chunk) {
+    State state;
+    forward(chunk, state);
+    show(chunk + 1);
+  }
+  for (Count chunk = chunks; chunk-- > 0;) {
+    State state;
+    const TensorId x = forward(chunk, state);
+    backward(chunk, x, state);
+    show(2 * chunks - chunk);
+  }
+  parameters_.update();
+}
+
+MicroBatch ContextPasses::batch(Count chunk) const {
+  return {.sequences = options_.batch,
+          .length = plan_.length_of(chunk),
+          .piece_tokens = plan_.piece_tokens(),
+          .before = plan_.before(chunk)};
+}
+
+TensorId ContextPasses::forward(Count chunk, State& state) {
+  step_.phase = Phase::forward;
+  MicroBatch micro = batch(chunk);
+  TensorId x = ops_.embedding.forward(model_.embedding, micro, ids_, state.embedding);
+  state.layers.resize(model_.layers.size());
+  for (Count layer = 0; layer < model_.layers.size(); ++layer) {
+    enter(layer, chunk, micro);
+    x = ops_.layers.forward(model_.layers[layer], micro, x, state.layers[layer]);
+  }
+  return x;
+}
+
+void ContextPasses::enter(Count layer, Count chunk, MicroBatch& micro) {
+  micro.context = &caches_[layer];
+  plan_.enter(layer, chunk, caches_[layer]);
+}
+
+void ContextPasses::backward(Count chunk, TensorId x, State& state) {
+  MicroBatch micro = batch(chunk);
+  const auto finish = [&](const auto& block) {  // its gradients, to which every chunk adds
+    if (chunk == 0) parameters_.finish_block(block.parameters, block.module, micro.index);
+  };
+  ops_.head.forward(model_.head, micro, x, labels_, state.head);
+  step_.phase = Phase::backward;
+  TensorId dy = ops_.head.backward(model_.head, micro, state.head);
+  finish(model_.head);
+  ops_.layers.begin_backward();
+  for (Count layer = model_.layers.size(); layer-- > 0;) {
+    enter(layer, chunk, micro);
+    dy = ops_.layers.backward(model_.layers[layer], micro, state.layers[layer], dy, true);
+    finish(model_.layers[layer]);
+  }
+  ops_.embedding.backward(model_.embedding, micro, state.embedding, dy);
+  finish(model_.embedding);
+}
+
 class RankProgram {
  public:
   RankProgram(Trace& trace, const GenerateOptions& options, const std::vector<ParameterShape>& shapes,
@@ -318,6 +419,10 @@ class RankProgram {
   void run() {
     if (options_.generation) {
       GenerationPasses(step_, collectives_, model_).run(progress_);
+      return;
+    }
+    if (options_.context_chunk != 0) {
+      ContextPasses(step_, collectives_, model_).run(progress_);
       return;
     }
     for (const PipelineAction& action : pipeline_schedule(plan_, position_.stage)) {

@@ -37,6 +37,8 @@ BOUNDED = [
     ("", "bits/stl_iterator.h", "an operator: the lines that call it are counted themselves"),
     ("", "bits/predefined_ops.h", "an operator: the lines that call it are counted themselves"),
     ("", "bits/stl_heap.h", "std::sort turns to a heap where it would be quadratic: n log n a call, which is counted"),
+    ("", "_M_lower_bound", "a search in a tree: log n a call, and the lines that call it are counted themselves"),
+    ("", "_M_upper_bound", "the same"),
     ("", "bits/charconv.h", "the digits of a number"),
     ("", "policies/foresight/flights", "at most 256 copies on their way, which small models do not reach"),
     ("", "policies/foresight/horizon.cpp", "the same copies"),
@@ -49,7 +51,6 @@ KNOWN = [
     ("teraio", "policies/", "after each choice, periods that were worth more are looked at again (TERAIO's algorithm)"),
     ("foresight", "core/", "what leaves takes the cursor back: the way to the horizon is walked again"),
     ("foresight", "policies/", "what leaves takes the cursor back: the way to the horizon is walked again"),
-    ("mlp-offload", "core/", "the step is held by all gradients, and each is looked at whenever one has come"),
     ("fit", "core/engine/", "at a standstill the whole queue is looked through"),
 ]
 

@@ -51,7 +51,6 @@ KNOWN = [
     ("teraio", "policies/", "after each choice, periods that were worth more are looked at again (TERAIO's algorithm)"),
     ("foresight", "core/", "what leaves takes the cursor back: the way to the horizon is walked again"),
     ("foresight", "policies/", "what leaves takes the cursor back: the way to the horizon is walked again"),
-    ("fit", "core/engine/", "at a standstill the whole queue is looked through"),
 ]
 
 # Counts bytes by call site. A table of fixed size, since the allocator may not be called from here.

@@ -263,7 +263,12 @@ void Mover::lift_what_it_waits_for(const OpLane& lane) {
       if (id != none && !state_.transfers[id].in_flight) lift(id);
     }
   }
+  const auto leads_out = [&](LinkId link) {  // another may have thousands of prefetches in its queue
+    return std::ranges::any_of(state_.routes[lane.tier],
+                               [link](const Route& route) { return std::ranges::count(route.links, link) > 0; });
+  };
   for (LinkId link = 0; link < state_.spec.links.size(); ++link) {
+    if (!leads_out(link)) continue;
     for (TransferId id = state_.transfers.first_in_queue(link, Priority::normal); id != none;) {
       const TransferId next = state_.transfers.next_in_queue(id);
       if (state_.transfers[id].purpose == Purpose::evict && state_.transfers[id].from == lane.tier) lift(id);

@@ -46,7 +46,7 @@ BOUNDED = [
 ]
 # What is not, and is not mended yet:
 KNOWN = [
-    ("fragment", "studies/placement.cpp", "each block is held against all that are alive beside it"),
+    ("fragment", "studies/placement.cpp", "STWeaver's algorithm: each block is tried in every band, the lowest first"),
     ("movable", "core/", "a hole is sought among all pieces"),
     ("teraio", "policies/", "after each choice, periods that were worth more are looked at again (TERAIO's algorithm)"),
     ("foresight", "core/", "what leaves takes the cursor back: the way to the horizon is walked again"),

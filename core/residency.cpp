@@ -173,6 +173,7 @@ void Residency::release(ChunkId chunk, TierId tier) {
   c.state = CopyState::absent;
   c.unwritten = false;
   allocators_[tier]->release(offset(chunk, tier), rounded(bytes_in(chunk, tier), tier));
+  if (tier == 0) last_left_[left_first_tier_++ % left_kept] = chunk;
   if (tier == 0 && was_valid) rank_copies_below(chunk, false);  // they are the only ones now
 }
 

@@ -182,6 +182,10 @@ class Residency {
     Evictable& known = orders_[tier].evictable;
     known.add({bytes_of(chunk), known.shared || valid_elsewhere(chunk, tier)});
   }
+  // The chunks that have left tier 0: how many ever, and the one of a number, of the last `left_kept`.
+  static constexpr std::uint64_t left_kept = 1024;
+  std::uint64_t left_first_tier() const { return left_first_tier_; }
+  ChunkId left_first_tier(std::uint64_t number) const { return last_left_[number % left_kept]; }
   // The order of a tier; `none` at the end.
   ChunkId coldest(TierId tier) const { return orders_[tier].coldest; }
   ChunkId warmer(ChunkId chunk, TierId tier) const { return copy(chunk, tier).warmer; }
@@ -255,6 +259,8 @@ class Residency {
   std::map<std::uint32_t, std::vector<TensorId>> free_ids_;    // by chunk count
   std::array<TierOrder, max_tiers> orders_;
   std::array<Bytes, max_tiers> leaving_{}, peak_{};
+  std::uint64_t left_first_tier_ = 0;
+  std::array<ChunkId, left_kept> last_left_{};  // by number, modulo left_kept
 };
 
 }  // namespace tencache

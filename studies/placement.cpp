@@ -1,7 +1,10 @@
 #include "studies/placement.h"
 
 #include <algorithm>
+#include <array>
 #include <compare>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "core/check.h"
@@ -23,74 +26,97 @@ struct Life {
   auto operator<=>(const Life&) const = default;
 };
 
-struct Placed {
-  Time birth = 0, death = 0;
-  std::uint64_t offset = 0, end = 0;
+// Addresses that are taken; ranges that meet are one.
+class Ranges {
+ public:
+  void add(std::uint64_t begin, std::uint64_t end) {
+    auto next = end_of_.upper_bound(begin);
+    if (next != end_of_.begin() && std::prev(next)->second >= begin) begin = (--next)->first;
+    while (next != end_of_.end() && next->first <= end) {
+      end = std::max(end, next->second);
+      next = end_of_.erase(next);
+    }
+    end_of_.emplace_hint(next, begin, end);
+  }
+  std::uint64_t top() const { return end_of_.empty() ? 0 : end_of_.rbegin()->second; }
+  // No lower offset is left to what finds so many bytes at this one taken; the offset itself: they are free.
+  std::uint64_t past(std::uint64_t offset, Bytes bytes) const {
+    const auto above = end_of_.lower_bound(offset + bytes);
+    return above == end_of_.begin() ? offset : std::max(offset, std::prev(above)->second);
+  }
+
+ private:
+  std::map<std::uint64_t, std::uint64_t> end_of_;  // by begin
 };
 
-// What is placed, found by its time. Lives lie between `begin` and `end`; `width`: of the parts of that time in which
-// they are sought, one for lives that mostly are as long.
+// What is placed, found by its time: a tree whose nodes halve the time between `begin` and `end`, made where a life
+// needs them. A life belongs to the highest nodes whose whole time it lasts, O(log time).
 class PlacedLives {
  public:
-  static constexpr Time short_lives = 128;
+  PlacedLives(Time begin, Time end) : begin_(begin), end_(end), nodes_(1) {}
 
-  PlacedLives(Time begin, Time end, Time width = short_lives)
-      : begin_(begin), width_(width), buckets_((end - begin) / width + 1) {}
-
-  // Addresses that are taken all the time.
-  void take(std::uint64_t offset, std::uint64_t end) { always_.emplace_back(offset, end); }
-
-  void add(const Life& life, std::uint64_t offset) {
-    const auto index = static_cast<std::uint32_t>(all_.size());
-    all_.push_back({life.birth, life.death, offset, offset + life.bytes});
-    seen_.push_back(0);
-    for (std::size_t bucket = bucket_of(life.birth); bucket <= bucket_of(life.death - 1); ++bucket) {
-      buckets_[bucket].push_back(index);
-    }
-  }
-
-  template <typename Visit>
-  void each_during(const Life& life, const Visit& visit) {
-    ++round_;
-    for (std::size_t bucket = bucket_of(life.birth); bucket <= bucket_of(life.death - 1); ++bucket) {
-      for (const std::uint32_t index : buckets_[bucket]) {
-        const Placed& placed = all_[index];
-        if (placed.birth >= life.death || placed.death <= life.birth || seen_[index] == round_) continue;
-        seen_[index] = round_;
-        visit(placed);
-      }
-    }
-  }
+  void add(const Life& life, std::uint64_t offset) { add(life, offset, 0, begin_, end_); }
 
   // The lowest offset that is free during the whole life.
   std::uint64_t lowest_for(const Life& life) {
-    taken_ = always_;
-    each_during(life, [this](const Placed& placed) { taken_.emplace_back(placed.offset, placed.end); });
-    std::ranges::sort(taken_);
-    std::uint64_t offset = 0;
-    for (const auto& [from, to] : taken_) {
-      if (from >= offset + life.bytes) break;
-      offset = std::max(offset, to);
-    }
+    find_taken(life);
+    std::uint64_t offset = 0, before = 0;
+    do {
+      before = offset;
+      for (const Ranges* const ranges : taken_) offset = ranges->past(offset, life.bytes);
+    } while (offset != before);
     return offset;
   }
 
   // The end of what lies highest at any time of the life.
   std::uint64_t top_during(const Life& life) {
+    find_taken(life);
     std::uint64_t top = 0;
-    each_during(life, [&top](const Placed& placed) { top = std::max(top, placed.end); });
+    for (const Ranges* const ranges : taken_) top = std::max(top, ranges->top());
     return top;
   }
 
  private:
-  std::size_t bucket_of(Time time) const { return (time - begin_) / width_; }
+  struct Node {
+    Ranges own, all;                          // of the lives that belong to it; of those and of all below
+    std::array<std::uint32_t, 2> half{0, 0};  // in nodes_; 0: no life needed it
+  };
 
-  Time begin_, width_;
-  std::vector<Placed> all_;
-  std::vector<std::vector<std::uint32_t>> buckets_;
-  std::vector<std::uint32_t> seen_;  // by the round in which it was
-  std::uint32_t round_ = 0;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> always_, taken_;
+  void add(const Life& life, std::uint64_t offset, std::uint32_t index, Time begin, Time end) {
+    nodes_[index].all.add(offset, offset + life.bytes);
+    if (life.birth <= begin && end <= life.death) {
+      nodes_[index].own.add(offset, offset + life.bytes);
+      return;
+    }
+    const Time middle = begin + (end - begin) / 2;
+    for (const bool late : {false, true}) {
+      if (late ? life.death <= middle : life.birth >= middle) continue;
+      if (nodes_[index].half[late] == 0) {
+        nodes_[index].half[late] = static_cast<std::uint32_t>(nodes_.size());
+        nodes_.emplace_back();
+      }
+      add(life, offset, nodes_[index].half[late], late ? middle : begin, late ? end : middle);
+    }
+  }
+
+  // Together, all that is taken at some time of the life.
+  void find_taken(const Life& life) {
+    taken_.clear();
+    find_taken(life, 0, begin_, end_);
+  }
+  void find_taken(const Life& life, std::uint32_t index, Time begin, Time end) {
+    const Node& node = nodes_[index];
+    const bool whole = life.birth <= begin && end <= life.death;
+    taken_.push_back(whole ? &node.all : &node.own);
+    if (whole) return;
+    const Time middle = begin + (end - begin) / 2;
+    if (life.birth < middle && node.half[0] != 0) find_taken(life, node.half[0], begin, middle);
+    if (life.death > middle && node.half[1] != 0) find_taken(life, node.half[1], middle, end);
+  }
+
+  Time begin_, end_;
+  std::vector<Node> nodes_;
+  std::vector<const Ranges*> taken_;
 };
 
 struct Iteration {
@@ -113,25 +139,6 @@ void place_largest_first(std::vector<Life> lives, PlacedLives& placed, Placement
   }
 }
 
-// What is there during the whole iteration as one, where it lies side by side.
-void add_crossing(const Iteration& iteration, const Placement& result, PlacedLives& around) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> always;
-  for (const Life& life : iteration.crossing) {
-    const std::uint64_t offset = result.offset[life.block];
-    if (life.birth == iteration.begin && life.death == iteration.end) {
-      always.emplace_back(offset, offset + life.bytes);
-    } else {
-      around.add(life, offset);
-    }
-  }
-  std::ranges::sort(always);
-  for (std::size_t i = 0; i < always.size();) {
-    auto [offset, end] = always[i];
-    for (; i < always.size() && always[i].first <= end; ++i) end = std::max(end, always[i].second);
-    around.take(offset, end);
-  }
-}
-
 // A part of the addresses, in which what is there at a time lies without holes from its bottom up.
 struct Band {
   std::uint64_t offset = 0;
@@ -142,15 +149,15 @@ struct Band {
 // Each block's lane: of those that are free at its birth the one that was left last.
 std::vector<std::size_t> lanes_of(const std::vector<Life>& by_birth) {
   std::vector<std::size_t> lane;
-  std::vector<Time> ends;
+  std::map<Time, std::size_t> lane_left_at;
   for (const Life& life : by_birth) {
-    std::size_t best = ends.size();
-    for (std::size_t i = 0; i < ends.size(); ++i) {
-      if (ends[i] <= life.birth && (best == ends.size() || ends[i] > ends[best])) best = i;
+    std::size_t mine = lane_left_at.size();
+    if (const auto later = lane_left_at.upper_bound(life.birth); later != lane_left_at.begin()) {
+      mine = std::prev(later)->second;
+      lane_left_at.erase(std::prev(later));
     }
-    if (best == ends.size()) ends.push_back(0);
-    ends[best] = life.death;
-    lane.push_back(best);
+    lane_left_at.emplace(life.death, mine);
+    lane.push_back(mine);
   }
   return lane;
 }
@@ -233,7 +240,7 @@ Placement place(const Allocations& allocations, PlacementRule rule) {
       crossing.push_back(life);
     }
   }
-  PlacedLives placed(0, end, end);
+  PlacedLives placed(0, end);
   place_largest_first(crossing, placed, result);
   std::uint64_t crossing_top = 0;
   for (const Life& life : crossing) {
@@ -274,7 +281,7 @@ Placement place(const Allocations& allocations, PlacementRule rule) {
     }
     if (rule == PlacementRule::largest_first) {
       PlacedLives around(iteration.begin, iteration.end);
-      add_crossing(iteration, result, around);
+      for (const Life& life : iteration.crossing) around.add(life, result.offset[life.block]);
       place_largest_first(iteration.lives, around, result);
     } else {
       split_and_fuse(iteration, crossing_top, result);

@@ -153,8 +153,7 @@ void Mover::hold(const Action& action) {
   for (OpLane& lane : state_.lanes) {
     // One that runs beside arrivals, or waits for an allocation, has started: the hold is for the next time.
     if (!lane.waiting || lane.active.back().started || lane.active.back().times.op != action.op) continue;
-    std::vector<Hold>& holds = lane.active.back().demand.holds;
-    holds.insert(std::ranges::upper_bound(holds, action.tensor, {}, &Hold::tensor), {action.tensor, action.tier});
+    lane.active.back().demand.add_hold({action.tensor, action.tier});
     lane.active.back().times.late = true;
     return;
   }
@@ -215,6 +214,7 @@ void Mover::remove(TransferId id) {
   const Transfer& t = state_.transfers[id];
   if (t.overlapped) --state_.lanes.waiting_in(t.to).demand.overlapped;
   const TensorId tensor = state_.memory.tensor_of(t.chunk);
+  state_.lanes.doubt_hold({tensor, t.to});
   state_.transfers.remove(id);
   remove_if_gone(tensor);
 }
@@ -263,7 +263,12 @@ void Mover::lift_what_it_waits_for(const OpLane& lane) {
       if (id != none && !state_.transfers[id].in_flight) lift(id);
     }
   }
+  const auto leads_out = [&](LinkId link) {  // another may have thousands of prefetches in its queue
+    return std::ranges::any_of(state_.routes[lane.tier],
+                               [link](const Route& route) { return std::ranges::count(route.links, link) > 0; });
+  };
   for (LinkId link = 0; link < state_.spec.links.size(); ++link) {
+    if (!leads_out(link)) continue;
     for (TransferId id = state_.transfers.first_in_queue(link, Priority::normal); id != none;) {
       const TransferId next = state_.transfers.next_in_queue(id);
       if (state_.transfers[id].purpose == Purpose::evict && state_.transfers[id].from == lane.tier) lift(id);
@@ -560,12 +565,8 @@ void Mover::tell_waiting_ops(const Transfer& t) {
     if (!lane.waiting) continue;
     ActiveOp& op = lane.active.back();
     const std::vector<ChunkId>& stranded = op.demand.stranded;
-    if (stranded.empty() && op.demand.holds.empty()) continue;
     if (std::ranges::find(stranded, t.chunk) != stranded.end()) op.demand.stranded_cause = causes_[t.link()];
-    const TensorId tensor = state_.memory.tensor_of(t.chunk);
-    for (const Hold& hold : std::ranges::equal_range(op.demand.holds, tensor, {}, &Hold::tensor)) {
-      if (hold.tier == t.to) was_late(op);
-    }
+    if (op.demand.holds.contains({state_.memory.tensor_of(t.chunk), t.to})) was_late(op);
   }
 }
 
@@ -629,14 +630,19 @@ void Mover::rescue(ChunkId chunk, TierId tier) {
   }
 }
 
+void Mover::discard(Transfer& t) {
+  t.discard = true;
+  state_.lanes.doubt_hold({state_.memory.tensor_of(t.chunk), t.to});
+  state_.machine.cancel(t.fence);
+}
+
 void Mover::stop_transfers_from(ChunkId chunk, TierId tier) {
   for (TransferId id = state_.transfers.first_of(chunk); id != none;) {
     Transfer& t = state_.transfers[id];
     const TransferId next = state_.transfers.next_of_chunk(id);
     if (t.from == tier && t.reads_source()) {
       if (t.in_flight) {
-        t.discard = true;
-        state_.machine.cancel(t.fence);
+        discard(t);
       } else {
         withdraw(id);
       }
@@ -650,8 +656,7 @@ void Mover::discard_transfers_of(ChunkId chunk, TierId tier) {
     Transfer& t = state_.transfers[id];
     const TransferId next = state_.transfers.next_of_chunk(id);
     if (t.to == tier && t.in_flight) {
-      t.discard = true;
-      state_.machine.cancel(t.fence);
+      discard(t);
     } else if (!t.in_flight && (t.to == tier || (t.from == tier && t.reads_source()))) {
       withdraw(id);
     }

@@ -63,6 +63,7 @@ class Mover final : public ActionTaker {
   Refusal evict(ChunkId chunk, TierId from, TierId destination, Priority priority);
   Refusal take(const Action& action, ChunkId chunk);
   void hold(const Action& action);
+  void discard(Transfer& t);  // one that is in flight
   void stop_transfers_from(ChunkId chunk, TierId tier);
   void discard_transfers_of(ChunkId chunk, TierId tier);
   void discard_copy(ChunkId chunk, TierId tier);

@@ -8,10 +8,12 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <iterator>
 #include <list>
 #include <map>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -27,6 +29,7 @@ namespace tencache {
 struct Hold {
   TensorId tensor = none;
   TierId tier = 0;
+  auto operator<=>(const Hold&) const = default;
 };
 
 // What an op lacks from its issue until it starts.
@@ -39,11 +42,15 @@ struct OpDemand {
   std::vector<ChunkId> stranded;  // to read, but on their way to another tier: fetched when they arrive there
   StallCause stranded_cause = StallCause::memory;  // over which link the last of them arrived
   std::vector<ChunkId> write_waits;                // to write, but a transfer still reads them
-  std::vector<Hold> holds;                         // by tensor
+  std::set<Hold> holds;
+  std::vector<Hold> doubtful;  // of the holds, those that may have ended since the op last tried to start
   Bytes births = 0;  // it will make them itself, and needs a hole for them all: room, once nothing else is missing
 
   // What the engine can do something about: the rest comes by itself.
   bool seeks() const { return next_output < outputs.size() || !stranded.empty() || !write_waits.empty(); }
+  void add_hold(const Hold& hold) {
+    if (holds.insert(hold).second) doubtful.push_back(hold);
+  }
   // As new, but for the memory of the lists.
   void renew() {
     missing = overlapped = 0;
@@ -54,6 +61,7 @@ struct OpDemand {
     stranded_cause = StallCause::memory;
     write_waits.clear();
     holds.clear();
+    doubtful.clear();
     births = 0;
   }
 };
@@ -180,12 +188,19 @@ class OpLanes {
 
   // ---- Holds that policies put on ops which are not issued yet.
   void hold(OpIndex op, Hold hold) { holds_.emplace(op, hold); }
-  void take_holds(OpIndex op, std::vector<Hold>& holds) {
+  void take_holds(OpIndex op, OpDemand& demand) {
     if (holds_.empty()) return;
     const auto [first, last] = holds_.equal_range(op);
-    for (auto hold = first; hold != last; ++hold) holds.push_back(hold->second);
+    for (auto hold = first; hold != last; ++hold) demand.add_hold(hold->second);
     holds_.erase(first, last);
-    std::ranges::sort(holds, {}, &Hold::tensor);
+  }
+  // The tensor, or a part of it, is no longer on its way to the tier.
+  void doubt_hold(const Hold& hold) {
+    for (OpLane& lane : lanes_) {
+      if (lane.active.empty()) continue;
+      OpDemand& demand = lane.active.back().demand;
+      if (demand.holds.contains(hold)) demand.doubtful.push_back(hold);
+    }
   }
 
   // ---- Progress.

@@ -33,7 +33,7 @@ void OpRunner::issue(std::uint8_t index) {
       for (const TransferId id : state_.transfers.release(op.times.op)) state_.transfers.enqueue(id, false);
     }
   }
-  state_.lanes.take_holds(op.times.op, op.demand.holds);
+  state_.lanes.take_holds(op.times.op, op.demand);
   {
     const Because because(session_, {.reason = Reason::demand, .op = op.times.op});
     for (const Use& use : op.uses) require(index, op, use);
@@ -231,7 +231,10 @@ bool OpRunner::try_start(std::uint8_t index, ActiveOp& op) {
   if (demand.missing > demand.overlapped) return false;
   if (op.beside && &op != &lane.active.front()) return false;  // those before it may write what it reads
   if (!op.started && !clear_births(lane.tier, op)) return false;
-  std::erase_if(demand.holds, [&](const Hold& hold) { return !mover_.on_its_way(hold.tensor, hold.tier); });
+  for (const Hold& hold : demand.doubtful) {
+    if (!mover_.on_its_way(hold.tensor, hold.tier)) demand.holds.erase(hold);
+  }
+  demand.doubtful.clear();
   if (!op.started && !demand.holds.empty() && !state_.lanes.out_of_patience(state_.memory.chunk_total())) return false;
   if (op.started && state_.layout.overlap_faults) return end_beside_arrivals(index, op);
   lane.waiting = demand.missing > 0;  // only overlapped arrivals: it runs, and takes them in as they come

@@ -16,6 +16,7 @@ void ForesightFlow::on(const Event& event, const View& view, Actions& actions) {
   if (!hear(event, view, settled)) return;
   known_.horizon.move(known_.needed, known_.shelves[0], known_.flights, known_.places, known_.future, view);
   const Ways& ways = known_.ways;
+  known_.find_lacking(view);
   for (const TierId tier : ways.sources) fetch_from(tier, view, actions);
   if (ways.cpu != no_tier) clean_to(ways.cpu, view, actions);
   for (const Store& store : ways.stores) {
@@ -84,12 +85,16 @@ void ForesightFlow::fetch_from(TierId tier, const View& view, Actions& actions) 
   UseCursor& cursor = known_.fetched[tier];
   if (cursor.op <= places.gpu()) cursor = {places.gpu() + 1, 0, 0};
   Bytes underway = known_.flights.between(tier, 0);
+  bool lacks = false;
   const auto wanted = [&](const Use& use, TensorId tensor) {
-    return known_.future.device(places.index(cursor.op)) == Device::gpu && use.read && !view.dead(tensor) &&
-           known_.needed[use.tensor].gpu == cursor.op;
+    const bool needed = known_.future.device(places.index(cursor.op)) == Device::gpu && use.read &&
+                        known_.needed[use.tensor].gpu == cursor.op;
+    lacks |= needed && view.dead(tensor);
+    return needed && !view.dead(tensor);
   };
-  walk(cursor, known_.horizon.end(), places, view, wanted, [&](ChunkId chunk) {
+  const auto fetch = [&](ChunkId chunk) {
     if (view.memory.copy(chunk, 0).state != CopyState::absent) return true;
+    lacks = true;
     if (known_.ways.source_of(chunk, view.memory) != tier) return true;
     if (known_.flights.coming(chunk, 0) || (cpu != no_tier && known_.flights.coming(chunk, cpu))) return true;
     constexpr std::size_t most_flights = 256;
@@ -98,7 +103,16 @@ void ForesightFlow::fetch_from(TierId tier, const View& view, Actions& actions) 
     underway += view.memory.footprint(chunk, 0);
     known_.horizon.got(places.index(cursor.op), view.memory.footprint(chunk, 0));
     return true;
-  });
+  };
+  for (const UseCursor end = known_.horizon.end(); cursor < end;) {
+    const bool whole = cursor.use == 0 && cursor.chunk == 0;
+    if (whole) cursor.op = known_.next_lacking(cursor.op, end.op, view);
+    if (!(cursor < end)) return;
+    const UseCursor next{cursor.op + 1, 0, 0};
+    lacks = false;
+    if (!walk(cursor, std::min(end, next), places, view, wanted, fetch)) return;
+    if (whole && !lacks) known_.lacks_nothing(next.op - 1);
+  }
 }
 
 // ---- Step 5: cleaning -----------------------------------------------------------------------------------------------

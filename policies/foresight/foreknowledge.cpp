@@ -40,6 +40,9 @@ void Foreknowledge::start(const View& view, Bytes chunk_bytes, bool forgets, con
     needed[tensor] = needed_from(tensor, places.index(places.gpu()), view);
     if (const TensorId id = view.memory_tensor(tensor); id != none) refresh_all(id, view);
   }
+  lacking_ = IndexSet(trace.ops.size());
+  all_may_lack();
+  left_ = view.memory.left_first_tier();
 }
 
 // From where the GPU is: the tensor's last use up to it says what comes next.
@@ -102,6 +105,7 @@ void Foreknowledge::done(const Event& event, const View& view) {
     if (gpu || uses[i].write) {
       next.gpu = std::max(place(after.gpu), places.gpu() + 1);  // a CPU op may be far behind
       next.touch = place(after.touch);
+      if (next.gpu != no_place) lacking_.insert(places.index(next.gpu));
     }
     if (!gpu || uses[i].write) next.cpu = place(after.cpu);
     plan.used(id, future.use_index(event.op, i));
@@ -158,6 +162,28 @@ void Foreknowledge::dropped(ChunkId chunk, OpIndex needed_by, const View& view) 
   if (place < horizon.end().op) horizon.need(needed_by, view.memory.footprint(chunk, 0));
   for (UseCursor& cursor : fetched) go_back(cursor, place);
   for (Store& store : ways.stores) go_back(store.read, place);
+}
+
+void Foreknowledge::all_may_lack() {
+  for (OpIndex op = 0; op < places.op_count(); ++op) lacking_.insert(op);
+}
+
+void Foreknowledge::find_lacking(const View& view) {
+  const std::uint64_t left = view.memory.left_first_tier();
+  if (left - left_ > Residency::left_kept) all_may_lack();
+  for (left_ = std::max(left_, left - std::min(left, Residency::left_kept)); left_ < left; ++left_) {
+    const TensorId id = view.program_tensor(view.memory.tensor_of(view.memory.left_first_tier(left_)));
+    if (id != none && needed[id].gpu != no_place) lacking_.insert(places.index(needed[id].gpu));
+  }
+}
+
+// Live, other tensors may be there than when an op was looked at.
+OpPlace Foreknowledge::next_lacking(OpPlace from, OpPlace end, const View& view) const {
+  if (view.to_memory != nullptr) return from;
+  const OpIndex op = places.index(from);
+  if (const auto next = lacking_.at_or_after(op)) return std::min(end, from + (*next - op));
+  const auto next = lacking_.at_or_after(0);
+  return next ? std::min(end, from + (places.op_count() - op + *next)) : end;
 }
 
 // The only copy is in storage: cursors that have passed where it is needed go back.

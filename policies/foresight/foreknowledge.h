@@ -11,6 +11,7 @@
 #include "policies/foresight/shelf.h"
 #include "policies/foresight/spill_plan.h"
 #include "policies/foresight/ways.h"
+#include "policies/planning/index_set.h"
 
 namespace tencache {
 
@@ -36,6 +37,11 @@ class Foreknowledge {
   // If nothing is on the link, what was to be copied down over it and has not arrived was stopped.
   void forget_lost(TierId from, TierId to, const View& view);
 
+  // Walks to the horizon leave out ops of the GPU of which nothing is missing there.
+  void find_lacking(const View& view);  // brings up to date what the next two know
+  OpPlace next_lacking(OpPlace from, OpPlace end, const View& view) const;
+  void lacks_nothing(OpPlace place) { lacking_.erase(places.index(place)); }
+
   bool exclusive() const { return exclusive_ != Exclusive::none; }
 
   // For those who decide: they take chunks off shelves and move cursors, all else is changed by the above.
@@ -51,6 +57,8 @@ class Foreknowledge {
 
  private:
   Exclusive exclusive_ = Exclusive::none;
+  IndexSet lacking_;        // at least all ops of the GPU that read what it has no copy of
+  std::uint64_t left_ = 0;  // so many chunks had left the GPU when that was so
 
   NeededAt needed_from(TensorId tensor, OpIndex op, const View& view) const;
   void refresh_all(TensorId tensor, const View& view);
@@ -58,6 +66,7 @@ class Foreknowledge {
   void refresh(ChunkId chunk, TierId tier, TensorId id, const View& view);
   Shelf::Kind kind_on_gpu(ChunkId chunk, TensorId id, const View& view) const;
   void absent(ChunkId chunk, OpPlace place, const View& view);
+  void all_may_lack();
   void gone_from_memory(ChunkId chunk, const View& view);
 };
 

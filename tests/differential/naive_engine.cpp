@@ -171,6 +171,7 @@ class Chunks {
   std::vector<TensorId> owner_;
   std::vector<std::vector<Where>> where_;
   std::vector<std::vector<ChunkId>> order_;
+  std::vector<ChunkId> left_;  // the first tier, in order
   std::optional<Arena> arena_;
 };
 
@@ -564,6 +565,7 @@ void Chunks::give_back(ChunkId chunk, TierId tier) {
   if (moves(tier)) arena_->take_out(chunk);
   std::erase(order_[tier], chunk);
   at(chunk, tier).state = CopyState::absent;
+  if (tier == 0) left_.push_back(chunk);
   at(chunk, tier).leaving = false;
   if (tier == 0 && was_valid) rank_below(chunk, false);
 }
@@ -583,6 +585,10 @@ Residency Chunks::mirror() {
   Residency memory(seen, std::vector<AllocatorSpec>(tiers()), layout_.chunk_bytes, layout_.unlimited_gpu);
   for (const Tensor& tensor : program_.trace.tensors) {
     memory.add_tensor(tensor.bytes, tensor.role, tensor.persistent, tensor.stored_bytes);
+  }
+  for (const ChunkId chunk : left_) {
+    if (!memory.reserve(chunk, 0)) throw std::logic_error("what has left the first tier has no room in it");
+    memory.release(chunk, 0);
   }
   for (ChunkId chunk = 0; chunk < bytes_.size(); ++chunk) {
     for (TierId tier = 0; tier < tiers(); ++tier) {

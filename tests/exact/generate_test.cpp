@@ -1138,7 +1138,7 @@ TEST(Generate, RefusesWhatDoesNotGoTogether) {
               HasSubstr("200000000 ops"));
   EXPECT_THAT(with([](O& o) { o.model.heads = 0; }), HasSubstr("llama-3-8b"));
   EXPECT_THAT(with([](O& o) { o.recompute_share = 0.5; }),
-              HasSubstr("--recompute: 'none' takes no share of the layers; block, block-early-stop and ops do"));
+              HasSubstr("--recompute: 'none' takes no share of the layers; block, block-early-stop, ops and attention do"));
   EXPECT_THAT(with([](O& o) { o.recompute = Recompute::ops, o.recompute_share = 1.5; }),
               HasSubstr("not above 0 and up to 1; write ops:0.5"));
   GenerateOptions vit = small("vit-base-patch16-224");

@@ -173,10 +173,15 @@ void check_size(const GenerateOptions& o) {
 }
 
 void check_recompute(const GenerateOptions& o) {
-  if (o.recompute_share == 1) return;
   const std::string text(to_string(o.recompute));
-  if (o.recompute == Recompute::none || o.recompute == Recompute::selective || o.recompute == Recompute::reversible) {
-    refuse("recompute", "'" + text + "' takes no share of the layers; block, block-early-stop and ops do");
+  if (is_choice(o.recompute) && o.data_parallel * o.tensor_parallel * o.pipeline_parallel > 1) {
+    refuse("recompute",
+           "'" + text + "' is for one rank; leave out --data-parallel, --tensor-parallel and --pipeline-parallel");
+  }
+  if (o.recompute_share == 1) return;
+  if (o.recompute == Recompute::none || o.recompute == Recompute::selective || o.recompute == Recompute::reversible ||
+      is_choice(o.recompute)) {
+    refuse("recompute", "'" + text + "' takes no share of the layers; block, block-early-stop, ops and attention do");
   }
   if (!(o.recompute_share > 0 && o.recompute_share < 1)) {
     refuse("recompute", "the share " + std::to_string(o.recompute_share) +

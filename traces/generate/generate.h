@@ -47,11 +47,27 @@ inline constexpr auto enum_texts<Optimizer> = std::to_array<std::string_view>({"
 // block-early-stop: as block, but up to the last tensor that the backward pass needs (the non-reentrant checkpoint);
 // ops: the same with the results of fused attention and of every second product kept (torchtitan's "selective op");
 // reversible: of all layers only the last one's output is kept, and each layer's input is rebuilt from its output
-// before its forward pass runs again (Gomez et al. 2017), for models that are built so.
-enum class Recompute : std::uint8_t { none, block, selective, block_early_stop, ops, reversible };
+// before its forward pass runs again (Gomez et al. 2017), for models that are built so;
+// attention: as block, with the results of fused attention kept;
+// choose: none runs again, but the trace says for each layer and micro-batch what would (RecomputeChoice), as block and
+// attention have it; choose-early-stop: without what the backward pass does not need, as block-early-stop.
+enum class Recompute : std::uint8_t {
+  none,
+  block,
+  selective,
+  block_early_stop,
+  ops,
+  reversible,
+  attention,
+  choose,
+  choose_early_stop
+};
 template <>
-inline constexpr auto enum_texts<Recompute> =
-    std::to_array<std::string_view>({"none", "block", "selective", "block-early-stop", "ops", "reversible"});
+inline constexpr auto enum_texts<Recompute> = std::to_array<std::string_view>({"none", "block", "selective",
+                                                                               "block-early-stop", "ops", "reversible",
+                                                                               "attention", "choose",
+                                                                               "choose-early-stop"});
+constexpr bool is_choice(Recompute recompute) { return recompute >= Recompute::choose; }
 enum class AttentionKind : std::uint8_t { flash, materialised };
 template <>
 inline constexpr auto enum_texts<AttentionKind> = std::to_array<std::string_view>({"flash", "materialised"});

@@ -247,7 +247,7 @@ TensorId HeadOps::backward(ModelHead& head, const MicroBatch& micro, const HeadS
 
 bool LayerOps::recomputes(const Layer& layer) const {
   const Recompute kind = rank_.step.options.recompute;
-  if (kind == Recompute::none || kind == Recompute::selective) return false;
+  if (kind == Recompute::none || kind == Recompute::selective || is_choice(kind)) return false;
   // Spread evenly: where the number of layers so far goes up by one. 0.5: the second, the fourth, ...
   constexpr double rounding = 1e-9;
   const auto so_far = [&](std::int64_t layers) {
@@ -258,12 +258,19 @@ bool LayerOps::recomputes(const Layer& layer) const {
 }
 
 TensorId LayerOps::forward(Layer& layer, const MicroBatch& micro, TensorId x, LayerState& state) {
-  const bool keeps = rank_.step.options.recompute == Recompute::ops && recomputes(layer);
-  linears_.pass().begin(keeps ? &state.kept : nullptr, false);
+  begin_pass(recomputes(layer) ? &state.kept : nullptr, false);
+  state.first = rank_.step.next_op();
   const TensorId y = run_forward(layer, micro, x, state);
+  state.end = rank_.step.next_op();
   state.output = y;
   linears_.pass().end();
   return y;
+}
+
+void LayerOps::begin_pass(std::vector<TensorId>* kept, bool again) {
+  const bool products = rank_.step.options.recompute == Recompute::ops;
+  linears_.pass().begin(products || rank_.step.options.recompute == Recompute::attention ? kept : nullptr, products,
+                        again);
 }
 
 void LayerOps::recompute(Layer& layer, const MicroBatch& micro, LayerState& state) {
@@ -276,7 +283,7 @@ void LayerOps::recompute(Layer& layer, const MicroBatch& micro, LayerState& stat
   }
   std::vector<TensorId> kept = std::move(state.kept);
   state = {};
-  linears_.pass().begin(rank_.step.options.recompute == Recompute::ops ? &kept : nullptr, true);
+  begin_pass(&kept, true);
   run_forward(layer, micro, input, state);
   linears_.pass().end();
 }
@@ -330,6 +337,13 @@ TensorId LayerOps::run_forward(Layer& layer, const MicroBatch& micro, TensorId x
 
 TensorId LayerOps::backward(Layer& layer, const MicroBatch& micro, LayerState& state, TensorId dy,
                             bool input_gradient) {
+  if (is_choice(rank_.step.options.recompute)) {
+    rank_.step.passes.push_back({.module = layer.module.id,
+                                 .micro_batch = static_cast<std::uint32_t>(micro.index),
+                                 .first = state.first,
+                                 .end = state.end,
+                                 .before = rank_.step.next_op()});
+  }
   if (recomputes(layer)) recompute(layer, micro, state);
   linears_.forget_casts();
   const Count tokens = micro.tokens(), elements = tokens * rank_.model.hidden;

@@ -66,7 +66,8 @@ class HeadOps : BlockOps {
 // in place.
 struct LayerState {
   TensorId input = none, output = none;
-  std::vector<TensorId> kept;  // by Recompute::ops, in the order of the calls
+  std::vector<TensorId> kept;  // by Recompute::ops and ::attention, in the order of the calls
+  OpIndex first = 0, end = 0;  // of the forward pass
   NormState attention_norm, feed_forward_norm;
   AttentionState attention;
   TensorId attention_mask = none;
@@ -94,6 +95,7 @@ class LayerOps {
  private:
   // Returns none where it stops early.
   TensorId run_forward(Layer& layer, const MicroBatch& micro, TensorId x, LayerState& state);
+  void begin_pass(std::vector<TensorId>* kept, bool again);
   // Whether the layer's activations are computed again.
   bool recomputes(const Layer& layer) const;
   // The forward pass again; `state` is that of the first one and becomes that of the second one.

@@ -189,6 +189,15 @@ void check_recompute(const GenerateOptions& o) {
   }
 }
 
+void check_loss(const GenerateOptions& o) {
+  if (o.loss != LossKind::fused_linear) return;
+  if (o.head != Head::language_model)
+    refuse("loss", "'fused-linear' is of a language model's head; take full or fused");
+  if (o.tensor_parallel * o.pipeline_parallel > 1) {
+    refuse("loss", "'fused-linear' goes without --tensor-parallel and --pipeline-parallel; take chunked or fused");
+  }
+}
+
 void check_trained(const GenerateOptions& o) {
   if (!o.train_last_layers && !o.train_biases_only) return;
   if (o.lora_rank != 0) refuse("train-layers", "goes without --lora-rank, which freezes the model");
@@ -279,6 +288,7 @@ void check(const GenerateOptions& o) {
     refuse("update", "fused goes with --zero 0 or 3: stages 1 and 2 gather parameters after all updates");
   }
   check_recompute(o);
+  check_loss(o);
   check_trained(o);
   check_optimizer(o);
   check_forward_only(o);

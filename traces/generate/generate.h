@@ -76,11 +76,14 @@ enum class Stack : std::uint8_t { eager, compiled, fused };
 template <>
 inline constexpr auto enum_texts<Stack> = std::to_array<std::string_view>({"eager", "compiled", "fused"});
 // full: the logits in fp32 at once, as Hugging Face computes the loss; chunked: the same for an eighth of the rows at a
-// time (torchtune, Liger); fused: one kernel on 16-bit logits, whose gradient takes their place (Apex, flash-attn).
+// time (torchtune); fused: one kernel on 16-bit logits, whose gradient takes their place (Apex, flash-attn);
+// fused-linear: head, loss and the head's gradients for a piece of the rows after the other, in the forward pass, so
+// that the logits of all rows are never there (Liger's fused linear cross entropy).
 // `shifted`: as full, with what Transformers of early 2024 did and keeps where the logits are returned.
-enum class LossKind : std::uint8_t { full, chunked, fused, shifted };
+enum class LossKind : std::uint8_t { full, chunked, fused, shifted, fused_linear };
 template <>
-inline constexpr auto enum_texts<LossKind> = std::to_array<std::string_view>({"full", "chunked", "fused", "shifted"});
+inline constexpr auto enum_texts<LossKind> = std::to_array<std::string_view>({"full", "chunked", "fused", "shifted",
+                                                                              "fused-linear"});
 // Which software moves gradients and parameters between data-parallel ranks; how much of that its overlap with
 // kernels leaves exposed stands in configs/stacks.yaml.
 enum class Communication : std::uint8_t { ddp, fsdp, deepspeed, serial };

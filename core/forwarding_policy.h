@@ -17,6 +17,9 @@ class ForwardingPolicy : public Policy {
   void prepare(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) override {
     asked_.prepare(trace, machine, rehearse);
   }
+  void recompute(const Trace& trace, const MachineSpec& machine, std::vector<RecomputeLevel>& levels) const override {
+    asked_.recompute(trace, machine, levels);
+  }
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     return asked_.layout(machine, program);
   }

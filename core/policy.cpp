@@ -14,6 +14,7 @@ std::vector<AllocatorSpec> allocators_of(const MachineSpec& machine, const Layou
 }
 
 void Policy::prepare(const Trace&, const MachineSpec&, const RehearseTrace&) {}
+void Policy::recompute(const Trace&, const MachineSpec&, std::vector<RecomputeLevel>&) const {}
 Layout Policy::layout(const MachineSpec&, const Program*) const { return {}; }
 void Policy::on(const Event&, const View&, Actions&) {}
 void Policy::place(const Trace&, const MachineSpec&, std::vector<Device>&) const {}

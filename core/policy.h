@@ -257,6 +257,9 @@ class Policy {
   // Called once, before all else, with the trace as it was recorded, if the run offers rehearsals before it begins.
   // Default: plans nothing.
   virtual void prepare(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse);
+  // Which level of recomputation each of the trace's choices takes: changes `levels`, by choice, from `keep`, to levels
+  // that the choices offer. Asked once, before `place` and `order`, if the trace has choices. Default: keeps all.
+  virtual void recompute(const Trace& trace, const MachineSpec& machine, std::vector<RecomputeLevel>& levels) const;
   // Called once, before the run. `program` is null for a live program whose schedule is not known yet.
   virtual Layout layout(const MachineSpec& machine, const Program* program) const;
   virtual void on(const Event& event, const View& view, Actions& actions);

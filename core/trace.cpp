@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <utility>
 
@@ -58,6 +59,88 @@ std::string mistake_in(const Kernel& kernel) {
   }
   return "";
 }
+
+// Checks RecomputeChoice against the uses of the tensors that its ops read and make.
+class ChoiceCheck {
+ public:
+  explicit ChoiceCheck(const Trace& trace)
+      : trace_(trace), writers_(trace.tensors.size()), made_(trace.tensors.size()) {
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      for (const TensorId id : trace.writes(trace.ops[op])) writers_[id].push_back(op);
+    }
+  }
+
+  // Empty if all is well with the trace's choice of this number.
+  std::string mistake_in(std::size_t number) {
+    const RecomputeChoice& choice = trace_.choices[number];
+    if (choice.before >= trace_.ops.size()) return "has a backward pass at an op that does not exist";
+    if (number > 0 && choice.before <= trace_.choices[number - 1].before) {
+      return "has a backward pass that begins no later than that of the choice before it; put choices in the order of "
+             "their backward passes";
+    }
+    if (!choice.again.front().empty()) return "has ops for the level 'keep', which runs none again";
+    for (std::size_t level = 1; level < recompute_level_count; ++level) {
+      const std::string mistake = mistake_in(number, choice.again[level], choice.before);
+      if (mistake.empty()) continue;
+      return "runs at level '" + std::string(to_string(static_cast<RecomputeLevel>(level))) + "' " + mistake;
+    }
+    return "";
+  }
+
+ private:
+  struct Made {
+    std::size_t choice = 0, list = 0;  // by which choice, from 1, and in which list, from 1; 0: none
+  };
+
+  std::string mistake_in(std::size_t number, std::span<const OpIndex> again, OpIndex before) {
+    ++list_;
+    if (std::ranges::adjacent_find(again, std::greater_equal()) != again.end()) {
+      return "ops that do not rise; list each once, in their order";
+    }
+    for (const OpIndex run : again) {
+      if (run >= before) return "ops that do not all come before its backward pass";
+      const Op& op = trace_.ops[run];
+      const std::string what = "op '" + trace_.name(op) + "' again, which ";
+      if (op.device != Device::gpu || op.stream != OpStream::compute || op.rendezvous != 0 || op.rank != 0) {
+        return what + "is not one of the first rank's GPU by itself; choices are for traces of one rank";
+      }
+      for (const TensorId id : trace_.reads(op)) {
+        if (made_[id].list == list_) continue;
+        const OpIndex changed = writer_of(id, run, before);
+        if (changed == none) continue;
+        return what + "reads tensor '" + trace_.name(trace_.tensors[id]) + "', but op '" +
+               trace_.name(trace_.ops[changed]) +
+               "' changes that before the backward pass; run what makes it again, too";
+      }
+      for (const TensorId id : trace_.writes(op)) {
+        if (trace_.tensors[id].persistent) {
+          return what + "writes tensor '" + trace_.name(trace_.tensors[id]) + "', which is persistent";
+        }
+        if (made_[id].choice != 0 && made_[id].choice != number + 1) {
+          return what + "makes tensor '" + trace_.name(trace_.tensors[id]) + "', as another choice does";
+        }
+        made_[id] = {number + 1, list_};
+        for (OpIndex next = writer_of(id, run + 1, before); next != none; next = writer_of(id, next + 1, before)) {
+          if (std::ranges::binary_search(again, next)) continue;
+          return what + "makes tensor '" + trace_.name(trace_.tensors[id]) + "', but not op '" +
+                 trace_.name(trace_.ops[next]) + "', which changes it";
+        }
+      }
+    }
+    return "";
+  }
+
+  // The first op that writes the tensor, of those from `from` to before `end`; none: no op does.
+  OpIndex writer_of(TensorId id, OpIndex from, OpIndex end) const {
+    const auto found = std::ranges::lower_bound(writers_[id], from);
+    return found != writers_[id].end() && *found < end ? *found : none;
+  }
+
+  const Trace& trace_;
+  std::vector<std::vector<OpIndex>> writers_;  // by tensor, rising
+  std::vector<Made> made_;                     // by tensor
+  std::size_t list_ = 0;
+};
 
 }  // namespace
 
@@ -219,6 +302,15 @@ void Trace::validate(const std::string& file, std::span<const std::uint64_t> lin
       if (mistake != nullptr) throw Error(file, line(i), what + "'" + name(tensors[id]) + "', " + mistake);
       freed[id] = true;
     }
+  }
+  if (choices.empty()) return;
+  ChoiceCheck check(*this);
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    const std::string mistake = check.mistake_in(i);
+    if (mistake.empty()) continue;
+    throw Error(file, line_of_op.empty() ? 0 : line_of_op.back() + 1 + i,
+                "the choice for micro-batch " + std::to_string(choices[i].micro_batch) + " of '" +
+                    names[choices[i].module] + "' " + mistake);
   }
 }
 

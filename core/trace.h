@@ -261,6 +261,34 @@ struct TraceHeader {
   std::uint64_t tokens_per_iteration() const { return batch * sequence_length; }
 };
 
+// What of a layer's results is still there when its backward pass reads them, from all to least.
+enum class RecomputeLevel : std::uint8_t {
+  keep,         // all
+  elementwise,  // all but what norms and activation functions made
+  attention,    // the layer's input, and the results of fused attention
+  block         // the layer's input
+};
+inline constexpr std::size_t recompute_level_count = 4;
+template <>
+inline constexpr auto enum_texts<RecomputeLevel> = std::to_array<std::string_view>({"keep", "elementwise", "attention",
+                                                                                    "block"});
+
+// How else the results of a layer can be had for the backward pass of a micro-batch. The trace itself keeps them all;
+// core/recompute.h makes the program of another level.
+struct RecomputeChoice {
+  NameId module = 0;  // the layer
+  std::uint32_t micro_batch = 0;
+  OpIndex before = none;  // the first op of the backward pass
+  // By level, rising: ops of the forward pass that run again, with the same times, before `before`. Ops from there on
+  // read what these made. A level without any is not offered, but for `keep`, which has none.
+  std::array<std::vector<OpIndex>, recompute_level_count> again;
+
+  bool offers(RecomputeLevel level) const {
+    return level == RecomputeLevel::keep || !again[static_cast<std::size_t>(level)].empty();
+  }
+  bool operator==(const RecomputeChoice&) const = default;
+};
+
 struct Trace {
   TraceHeader header;
   NamePool names;
@@ -269,6 +297,7 @@ struct Trace {
   std::vector<TensorId> accesses;
   KernelPool kernels;
   std::vector<OpDetail> details{OpDetail{}};
+  std::vector<RecomputeChoice> choices;  // in the order of their backward passes; of traces of one rank
 
   std::span<const TensorId> reads(const Op& op) const {
     return {accesses.data() + op.accesses.first, op.accesses.reads};
@@ -300,7 +329,8 @@ struct Trace {
   // Throws Error when the trace cannot be run: no ops, a tensor of 0 bytes or above 1 PiB, an id that does not exist,
   // a tensor that is not persistent and is read before any write, one that is freed twice, before any write, although
   // it is persistent, or by an op of the communication stream, an op that is revealed by itself or a later one, a
-  // kernel whose shape or attributes do not go with its kind. `line_of_op`, if given, places the error.
+  // kernel whose shape or attributes do not go with its kind, a choice that contradicts the tensors' uses. `line_of_op`,
+  // if given, places the error; choices come right after the ops.
   void validate(const std::string& file = "trace", std::span<const std::uint64_t> line_of_op = {}) const;
 };
 

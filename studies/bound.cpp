@@ -15,6 +15,7 @@
 #include "studies/bound_trace.h"
 #include "studies/bound_windows.h"
 #include "traces/transform/lower.h"
+#include "core/recompute.h"
 #include "traces/transform/split_ranks.h"
 
 namespace tencache {
@@ -533,6 +534,7 @@ double least_seconds(double seconds, double any_run_seconds, bool steady, std::u
 }
 
 Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
+  if (!trace.choices.empty()) return bound_of_rank(without_choices(trace), machine);
   const std::size_t count = rank_count(trace);
   if (count == 1) return bound_of_rank(trace, machine);
   if (count > machine.rank_count()) {

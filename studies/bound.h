@@ -58,6 +58,9 @@
 //                reach over the end of the recorded one. For a steady period, and else (m - 1) / m, as those of +round.
 // docs/bound.md proves them all. A trace of several ranks: the greatest bound of any rank.
 //
+// Of a trace with choices of recomputation: the bound of the trace without any use of what they can make again, which
+// every level's program contains.
+//
 // `ideal` has unlimited GPU memory: only compute, cpu and dependencies hold for it.
 #pragma once
 

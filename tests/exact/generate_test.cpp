@@ -931,6 +931,54 @@ TEST(ForwardOnly, HasALossIfOneIsGiven) {
 }
 
 // As Transformers had it: two copies more, and the logits in fp32 live until their gradient is there.
+// A vocabulary of 10 inputs' width: ten pieces of 256 rows would have 25.6, so pieces of 32. Work is that of `fused`;
+// no op needs more of the logits than a piece, all pieces add to one gradient.
+TEST(FusedLinearLoss, HasTheLogitsOfAPieceAtATime) {
+  GenerateOptions options = small("llama-3-8b");
+  options.model.layers = 1;
+  options.model.vocabulary = 10 * options.model.hidden;
+  options.micro_batches = 1;
+  options.loss = LossKind::fused;
+  const Trace whole = generate(options);
+  options.loss = LossKind::fused_linear;
+  const Trace pieces = generate(options);
+  const auto all = [](const Trace& trace) {
+    return flops(trace, Phase::forward) + flops(trace, Phase::loss) + flops(trace, Phase::backward);
+  };
+  EXPECT_EQ(all(pieces), all(whole));
+  std::vector<std::string> head;
+  Bytes logits = 0;
+  std::set<TensorId> gradients;
+  for (const Op& op : pieces.ops) {
+    if (op.phase != Phase::loss) continue;
+    head.emplace_back(pieces.name(op));
+    for (const TensorId id : pieces.writes(op)) {
+      if (pieces.tensors[id].role == Role::workspace) logits = std::max(logits, pieces.tensors[id].bytes);
+      if (pieces.name(op) == "lm_head_backward_weight") gradients.insert(id);
+    }
+  }
+  EXPECT_EQ(head.size(), 8u * 4);
+  head.resize(4);
+  EXPECT_THAT(head, ElementsAre("lm_head", "cross_entropy", "lm_head_backward_input", "lm_head_backward_weight"));
+  EXPECT_EQ(logits, 32 * options.model.vocabulary * 2);
+  EXPECT_EQ(gradients.size(), 1u);
+  // What is kept beyond the layer: the gradient of the head's input, not the logits.
+  EXPECT_LT(kept_for_backward(pieces), kept_for_backward(whole));
+  options.forward_only = true;
+  const Trace forward = generate(options);
+  EXPECT_EQ(flops(forward, Phase::loss), flops(pieces, Phase::loss) / 3);
+  options.forward_only = false;
+  options.tensor_parallel = 2;
+  EXPECT_THAT(error_of(options), HasSubstr("--loss: 'fused-linear' goes without --tensor-parallel"));
+  EXPECT_THAT(error_of([&] {
+                GenerateOptions other = small("bert-base-uncased");
+                other.head = Head::classification;
+                other.loss = LossKind::fused_linear;
+                return other;
+              }()),
+              HasSubstr("--loss: 'fused-linear' is of a language model's head"));
+}
+
 TEST(ShiftedLoss, CopiesTheLogitsWhichTheCallerKeeps) {
   GenerateOptions options = small("llama-3-8b");
   options.precision = Precision::bf16;
@@ -1138,7 +1186,7 @@ TEST(Generate, RefusesWhatDoesNotGoTogether) {
               HasSubstr("200000000 ops"));
   EXPECT_THAT(with([](O& o) { o.model.heads = 0; }), HasSubstr("llama-3-8b"));
   EXPECT_THAT(with([](O& o) { o.recompute_share = 0.5; }),
-              HasSubstr("--recompute: 'none' takes no share of the layers; block, block-early-stop and ops do"));
+              HasSubstr("--recompute: 'none' takes no share of the layers; block, block-early-stop, ops and attention do"));
   EXPECT_THAT(with([](O& o) { o.recompute = Recompute::ops, o.recompute_share = 1.5; }),
               HasSubstr("not above 0 and up to 1; write ops:0.5"));
   GenerateOptions vit = small("vit-base-patch16-224");

@@ -314,6 +314,18 @@ TEST(TraceFile, ReadsFilesOfVersionFive) {
   EXPECT_EQ(format_trace(trace), read_file(file, 1 << 20));
 }
 
+// And for version 6.
+TEST(TraceFile, ReadsFilesOfVersionSix) {
+  const std::string file = TENCACHE_SOURCE_DIR "/tests/data/version-6.trace.jsonl";
+  const Trace trace = read_trace(file);
+  EXPECT_EQ(format_version(trace), 6);
+  ASSERT_EQ(trace.choices.size(), 1u);
+  EXPECT_EQ(trace.names[trace.choices[0].module], "layer");
+  EXPECT_EQ(trace.choices[0].before, 1u);
+  EXPECT_THAT(trace.choices[0].again.back(), ElementsAre(0));
+  EXPECT_EQ(format_trace(trace), read_file(file, 1 << 20));
+}
+
 TEST(TraceFile, OnlyWhatMayBeFreedIs) {
   const auto error = [](const std::string& op, const std::string& frees) {
     std::string text = with("\"format_version\":1", "\"format_version\":5");
@@ -544,8 +556,8 @@ TEST(TraceFile, ValidationRefusesKernelsAndDetailsThatCannotBe) {
 
 // Whatever else a later version says in its header, the version is what the message is about.
 TEST(TraceFile, SaysThatAFileIsOfALaterVersion) {
-  EXPECT_EQ(error_of(with("\"format_version\":1,\"model\":\"tiny\"", "\"format_version\":6,\"shards\":8")),
-            "t:1: format version 6 is not supported; this program reads versions 1 to 5: read it with the TenCache "
+  EXPECT_EQ(error_of(with("\"format_version\":1,\"model\":\"tiny\"", "\"format_version\":7,\"shards\":8")),
+            "t:1: format version 7 is not supported; this program reads versions 1 to 6: read it with the TenCache "
             "that wrote "
             "it, or a newer one");
 }
@@ -563,9 +575,9 @@ TEST(TraceFile, NamesTheLineOfBadInput) {
   EXPECT_THAT(error_of(header_line + tensor_lines), HasSubstr("announces 3 ops, the file has 0"));
   EXPECT_THAT(error_of(with(op_lines, op_lines + tensor_lines)), HasSubstr("t:8: a tensor after the first op"));
   EXPECT_THAT(error_of(with("\"kind\":\"op\"", "\"kind\":\"opus\"")),
-              HasSubstr("t:5: unknown kind 'opus'; it is header, tensor or op"));
-  EXPECT_THAT(error_of(with("\"format_version\":1", "\"format_version\":6")),
-              HasSubstr("t:1: format version 6 is not supported"));
+              HasSubstr("t:5: unknown kind 'opus'; it is header, tensor, op or choice"));
+  EXPECT_THAT(error_of(with("\"format_version\":1", "\"format_version\":7")),
+              HasSubstr("t:1: format version 7 is not supported"));
   EXPECT_THAT(error_of(with("\"format_version\":1,", "")),
               HasSubstr("t:1: missing 'format_version'; the keys are kind, format_version, model"));
   EXPECT_THAT(error_of(with("\"flops\":7", "\"flop\":7")),

@@ -143,8 +143,10 @@ TEST(Schema, TraceLines) {
   checked.refused(changed(op, "speed", 1), no_line);
   checked.refused(Json::parse(R"({"kind":"tensor","id":0,"name":"a","bytes":0,"role":"input","persistent":true})"),
                   no_line);
-  checked.valid(Json::parse(R"({"kind":"header","format_version":5})"));
-  checked.refused(Json::parse(R"({"kind":"header","format_version":6})"), no_line);
+  checked.valid(Json::parse(R"({"kind":"header","format_version":6})"));
+  checked.valid(Json::parse(R"({"kind":"choice","module":"layer","before":7,"block":[1,2]})"));
+  checked.refused(Json::parse(R"({"kind":"choice","module":"layer","before":7,"half":[1]})"), no_line);
+  checked.refused(Json::parse(R"({"kind":"header","format_version":7})"), no_line);
   checked.refused(Json::parse(R"({"kind":"header","format_version":3,"made_by":"guessed"})"), no_line);
   checked.refused(Json::parse(R"({"kind":"header","format_version":3,"made_with":{"batch":2}})"), no_line);
   for (const char* version : {"2", "3"}) {

@@ -213,6 +213,45 @@ TEST(PolicyGoldenTest, LayerStreaming) {
   expect_golden("layer_streaming", run.text);
 }
 
+// Four layers, f0 f1 f2 f3 b3 b2 b1 b0, 100 ns each: f(i) reads a(i-1) and writes a(i), 100 bytes; b(i) reads a(i) and
+// g(i+1) and writes g(i), 10 bytes; f0 reads x, 10 bytes on the CPU.
+Trace four_activations() {
+  Trace trace;
+  std::array<TensorId, 4> a{};
+  const TensorId x = trace.add_tensor("x", 10, Role::input, true);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const std::string layer = std::to_string(i);
+    a[i] = trace.add_tensor("a" + layer, 100, Role::activation, false);
+    trace.add_op(make_op(trace, "f" + layer, "layer" + layer, Phase::forward, 100),
+                 std::vector<TensorId>{i == 0 ? x : a[i - 1]}, std::vector<TensorId>{a[i]});
+  }
+  TensorId upstream = none;
+  for (std::size_t i = 4; i-- > 0;) {
+    const std::string layer = std::to_string(i);
+    const TensorId g = trace.add_tensor("g" + layer, 10, Role::gradient, false);
+    trace.add_op(make_op(trace, "b" + layer, "layer" + layer, Phase::backward, 100),
+                 upstream == none ? std::vector<TensorId>{a[i]} : std::vector<TensorId>{a[i], upstream},
+                 std::vector<TensorId>{g});
+    upstream = g;
+  }
+  return trace;
+}
+
+// GPU of 335, of which g0, the largest workspace of a task, leaves 325. Each op is a task. Before f3 are there a0, a1 and
+// a2, and a3 is made: 75 too many, nowhere else is it more. a2 is used by f3; a0 and a1 could both leave and return in
+// time, so the one that is used later first goes: a1, after f2, its last use before b1. It has to be written, and f3
+// waits for that. To be there for b1 it is asked for 100 ns before: after b3.
+// x comes on demand, as all of the first task's.
+TEST(PolicyGoldenTest, PressureFit) {
+  const GoldenRun run = run_golden("pressurefit", {}, four_activations(), machine_of(335));
+  EXPECT_THAT(run.waits(0), ElementsAre(10, 0, 0, 100, 0, 0, 0, 0));
+  EXPECT_THAT(run.waits(1), ElementsAre(10, 0, 0, 100, 0, 0, 0, 0));
+  EXPECT_EQ(run.transfers(0, d2h), 1U);
+  EXPECT_EQ(run.transfers(0, h2d), 2U);
+  EXPECT_TRUE(run.result.steady);
+  expect_golden("pressurefit", run.text);
+}
+
 // GPU of 600: the parameters stay, gradients go out as they are made, u0 u1 u2 run on the CPU, 200 each, and the next
 // iteration begins when they are done.
 // First iteration: b2, b1, b0 end at 750, 1050, 1350, and g2, g1, g0 go out. u0 at 1350 reads p0 too, which only the

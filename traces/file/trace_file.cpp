@@ -25,7 +25,7 @@ constexpr std::size_t shortest_line_bytes = 64;  // a line with all its required
 
 constexpr std::size_t most_options = 256;  // that a trace was made with
 
-enum class Kind { header, tensor, op };
+enum class Kind { header, tensor, op, choice };
 
 // The numbers of a kernel's shape, for messages.
 std::string shape_names(KernelKind kind) {
@@ -97,6 +97,10 @@ class Reader : public TraceLine {
     op_count_ = number(value, key, 0, none - 1);
   }
 
+  void read_choice_count(json::value& value, std::string_view key, TraceHeader&) {
+    choice_count_ = number(value, key, 0, none - 1);
+  }
+
   // Ids say nothing that the order of the lines does not, but a gap shows lost or reordered lines.
   void check_id(json::value& value, std::size_t expected, std::string_view kind) const {
     if (number(value, "id", 0, none - 1) != expected) {
@@ -145,6 +149,18 @@ class Reader : public TraceLine {
     }
   }
 
+  template <RecomputeLevel level>
+  void read_again(json::value& value, std::string_view key, RecomputeChoice& choice) const {
+    std::vector<OpIndex>& again = choice.again[static_cast<std::size_t>(level)];
+    json::array array;
+    if (value.get_array().get(array)) fail_value(value, key, "a list of op ids");
+    for (auto next : array) {
+      json::value element;
+      check(std::move(next).get(element));  // NOLINT(performance-move-const-arg): asked for by simdjson
+      again.push_back(static_cast<OpIndex>(number(element, key, 0, trace_.ops.size() - 1)));
+    }
+  }
+
   void read_reads(json::value& value, std::string_view key, OpLine&) { read_ids(value, key, reads_); }
   void read_writes(json::value& value, std::string_view key, OpLine&) { read_ids(value, key, writes_); }
   void read_frees(json::value& value, std::string_view key, OpLine&) { read_ids(value, key, frees_); }
@@ -153,6 +169,7 @@ class Reader : public TraceLine {
   void read_header(json::object& object);
   void read_tensor(json::object& object);
   void read_op(json::object& object);
+  void read_choice(json::object& object);
 
   void read_line(std::size_t begin, std::size_t size) {
     if (size == 0) fail("the line is empty; a trace has one JSON object a line");
@@ -171,6 +188,9 @@ class Reader : public TraceLine {
       case Kind::op:
         read_op(object);
         break;
+      case Kind::choice:
+        read_choice(object);
+        break;
     }
     if (document.current_location().error() != simdjson::OUT_OF_BOUNDS) {
       fail("something follows the JSON object; a trace has one object a line");
@@ -180,7 +200,7 @@ class Reader : public TraceLine {
   Kind read_kind(json::object& object) {
     json::value value;
     const simdjson::error_code error = object.find_field("kind").get(value);
-    if (error == simdjson::NO_SUCH_FIELD) fail("the key 'kind' is missing; it is header, tensor or op");
+    if (error == simdjson::NO_SUCH_FIELD) fail("the key 'kind' is missing; it is header, tensor, op or choice");
     check(error);
     const std::string_view kind = text(value, "kind");
     Kind result = Kind::header;
@@ -188,8 +208,10 @@ class Reader : public TraceLine {
       result = Kind::tensor;
     } else if (kind == "op") {
       result = Kind::op;
+    } else if (kind == "choice") {
+      result = Kind::choice;
     } else if (kind != "header") {
-      fail("unknown kind '" + std::string(kind) + "'; it is header, tensor or op");
+      fail("unknown kind '" + std::string(kind) + "'; it is header, tensor, op or choice");
     }
     check(object.reset().error());
     return result;
@@ -209,6 +231,7 @@ class Reader : public TraceLine {
     };
     check_count(tensor_count_, trace_.tensors.size(), "tensors");
     check_count(op_count_, trace_.ops.size(), "ops");
+    check_count(choice_count_, trace_.choices.size(), "choices");
     try {
       trace_.validate(file_);
     } catch (const Error&) {
@@ -225,7 +248,7 @@ class Reader : public TraceLine {
   mutable json::parser parser_;
   Trace trace_;
   std::vector<TensorId> reads_, writes_, frees_;
-  std::optional<std::uint64_t> tensor_count_, op_count_;
+  std::optional<std::uint64_t> tensor_count_, op_count_, choice_count_;
   std::string_view tensor_name_;
   std::uint64_t total_stored_bytes_ = 0, total_cpu_ns_ = 0, total_host_ns_ = 0;
   std::uint64_t total_bytes_ = 0, total_ns_ = 0, total_flops_ = 0, total_traffic_ = 0;
@@ -284,6 +307,7 @@ constexpr TraceKeys header_keys = std::to_array<Key<TraceHeader>>({
     {"stack", version_2, text<&TraceHeader::stack>},
     {"tensor_count", version_1, by<&Reader::read_tensor_count>},
     {"op_count", version_1, by<&Reader::read_op_count>},
+    {"choice_count", version_6, by<&Reader::read_choice_count>},
 });
 
 constexpr TraceKeys tensor_keys = std::to_array<Key<Tensor>>({
@@ -329,6 +353,16 @@ constexpr TraceKeys op_keys = std::to_array<Key<OpLine>>({
     {"writes", required, by<&Reader::read_writes>},
     {"frees", version_5, by<&Reader::read_frees>},
 });
+constexpr TraceKeys choice_keys = std::to_array<Key<RecomputeChoice>>({
+    {"kind", required, known},
+    {"module", required, name<&RecomputeChoice::module>},
+    {"micro_batch", version_6, number<&RecomputeChoice::micro_batch, 0xffff'ffff>},
+    {"before", required, number<&RecomputeChoice::before, none - 1>},
+    {"elementwise", version_6, by<&Reader::read_again<RecomputeLevel::elementwise>>},
+    {"attention", version_6, by<&Reader::read_again<RecomputeLevel::attention>>},
+    {"block", version_6, by<&Reader::read_again<RecomputeLevel::block>>},
+});
+
 constexpr std::uint32_t of_kernel =
     op_keys.bits({"kernel", "shape", "causal", "attention_kernel", "unaligned", "fp8", "launches"});
 constexpr std::uint32_t of_detail = op_keys.bits({"step", "revealed_by", "cpu_duration_ns"});
@@ -384,6 +418,7 @@ void check_kernel(const Reader& reader, const OpLine& line, std::uint32_t seen) 
 
 void Reader::read_op(json::object& object) {
   if (number_in_file == 1) fail("an op before the header; the first line of a trace is the header");
+  if (!trace_.choices.empty()) fail("an op after the first choice; all ops come before all choices");
   OpLine line;
   frees_.clear();
   const std::uint32_t seen =
@@ -403,6 +438,15 @@ void Reader::read_op(json::object& object) {
   add_to_total(total_flops_, op.flops, "flops");
   add_to_total(total_traffic_, op.bytes, "bytes of the ops");
   trace_.add_op(op, reads_, writes_, frees_);
+}
+
+void Reader::read_choice(json::object& object) {
+  if (version < 6) fail_version("kind 'choice'", 6);
+  if (trace_.ops.empty()) fail("a choice before the first op; choices come after all ops");
+  RecomputeChoice choice;
+  each_field(object, choice_keys,
+             [&](const auto& key, json::value value) { key.read(*this, value, key.name, choice); });
+  trace_.choices.push_back(std::move(choice));
 }
 
 Trace read_padded(const std::string& text, const std::string& name) {

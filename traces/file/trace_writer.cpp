@@ -23,6 +23,7 @@ class Writer {
     write_header();
     for (TensorId id = 0; id < trace_.tensors.size(); ++id) write_tensor(id);
     for (OpIndex id = 0; id < trace_.ops.size(); ++id) write_op(id);
+    for (const RecomputeChoice& choice : trace_.choices) write_choice(choice);
     flush_(out_);
   }
 
@@ -42,6 +43,7 @@ class Writer {
     if (!header.stack.empty()) text("stack", header.stack);
     number("tensor_count", trace_.tensors.size());
     number("op_count", trace_.ops.size());
+    if (!trace_.choices.empty()) number("choice_count", trace_.choices.size());
     end_line();
   }
 
@@ -82,6 +84,17 @@ class Writer {
     list("reads", trace_.reads(op));
     list("writes", trace_.writes(op));
     if (op.accesses.frees != 0) list("frees", trace_.frees(op));
+    end_line();
+  }
+
+  void write_choice(const RecomputeChoice& choice) {
+    out_ += "{\"kind\":\"choice\"";
+    text("module", trace_.names[choice.module]);
+    number("micro_batch", choice.micro_batch);
+    number("before", choice.before);
+    for (std::size_t level = 1; level < recompute_level_count; ++level) {
+      if (!choice.again[level].empty()) list(enum_texts<RecomputeLevel>[level], std::span(choice.again[level]));
+    }
     end_line();
   }
 
@@ -211,6 +224,7 @@ int format_version(const Trace& trace) {
     return !is_of_version_1(op.phase) || trace.kernel(op) != Kernel{} || trace.detail(op) != OpDetail{} ||
            op.stream != OpStream::compute;
   };
+  if (!trace.choices.empty()) return 6;
   if (std::ranges::any_of(trace.ops, [](const Op& op) { return op.accesses.frees != 0; })) return 5;
   if (std::ranges::any_of(trace.ops, [](const Op& op) { return op.issue_ns != 0; })) return 4;
   const Provenance& provenance = trace.header.provenance;

@@ -182,7 +182,7 @@ void AttentionOps::rotate(const Module& module, Count tokens, AttentionState& st
   const Count queries = tokens * rank_.heads * model_.head_dimension;
   const Count keys = tokens * rank_.key_value_heads * model_.head_dimension;
   TensorId q = state.q, k = state.k;
-  if (kernels_.eager() || linears_.pass().keeps()) {
+  if (kernels_.eager() || linears_.pass().keeps_products()) {
     q = step_.activation(module, "rotated_query", queries);
     k = step_.activation(module, "rotated_key", keys);
   }

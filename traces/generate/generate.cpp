@@ -218,14 +218,28 @@ void check_size(const GenerateOptions& o) {
 }
 
 void check_recompute(const GenerateOptions& o) {
-  if (o.recompute_share == 1) return;
   const std::string text(to_string(o.recompute));
-  if (o.recompute == Recompute::none || o.recompute == Recompute::selective || o.recompute == Recompute::reversible) {
-    refuse("recompute", "'" + text + "' takes no share of the layers; block, block-early-stop and ops do");
+  if (is_choice(o.recompute) && o.data_parallel * o.tensor_parallel * o.pipeline_parallel > 1) {
+    refuse("recompute",
+           "'" + text + "' is for one rank; leave out --data-parallel, --tensor-parallel and --pipeline-parallel");
+  }
+  if (o.recompute_share == 1) return;
+  if (o.recompute == Recompute::none || o.recompute == Recompute::selective || o.recompute == Recompute::reversible ||
+      is_choice(o.recompute)) {
+    refuse("recompute", "'" + text + "' takes no share of the layers; block, block-early-stop, ops and attention do");
   }
   if (!(o.recompute_share > 0 && o.recompute_share < 1)) {
     refuse("recompute", "the share " + std::to_string(o.recompute_share) +
                             " of the layers is not above 0 and up to 1; write " + text + ":0.5 for every second layer");
+  }
+}
+
+void check_loss(const GenerateOptions& o) {
+  if (o.loss != LossKind::fused_linear) return;
+  if (o.head != Head::language_model)
+    refuse("loss", "'fused-linear' is of a language model's head; take full or fused");
+  if (o.tensor_parallel * o.pipeline_parallel > 1) {
+    refuse("loss", "'fused-linear' goes without --tensor-parallel and --pipeline-parallel; take chunked or fused");
   }
 }
 
@@ -319,6 +333,7 @@ void check(const GenerateOptions& o) {
     refuse("update", "fused goes with --zero 0 or 3: stages 1 and 2 gather parameters after all updates");
   }
   check_recompute(o);
+  check_loss(o);
   check_trained(o);
   check_optimizer(o);
   check_forward_only(o);

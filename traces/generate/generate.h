@@ -47,11 +47,27 @@ inline constexpr auto enum_texts<Optimizer> = std::to_array<std::string_view>({"
 // block-early-stop: as block, but up to the last tensor that the backward pass needs (the non-reentrant checkpoint);
 // ops: the same with the results of fused attention and of every second product kept (torchtitan's "selective op");
 // reversible: of all layers only the last one's output is kept, and each layer's input is rebuilt from its output
-// before its forward pass runs again (Gomez et al. 2017), for models that are built so.
-enum class Recompute : std::uint8_t { none, block, selective, block_early_stop, ops, reversible };
+// before its forward pass runs again (Gomez et al. 2017), for models that are built so;
+// attention: as block, with the results of fused attention kept;
+// choose: none runs again, but the trace says for each layer and micro-batch what would (RecomputeChoice), as block and
+// attention have it; choose-early-stop: without what the backward pass does not need, as block-early-stop.
+enum class Recompute : std::uint8_t {
+  none,
+  block,
+  selective,
+  block_early_stop,
+  ops,
+  reversible,
+  attention,
+  choose,
+  choose_early_stop
+};
 template <>
-inline constexpr auto enum_texts<Recompute> =
-    std::to_array<std::string_view>({"none", "block", "selective", "block-early-stop", "ops", "reversible"});
+inline constexpr auto enum_texts<Recompute> = std::to_array<std::string_view>({"none", "block", "selective",
+                                                                               "block-early-stop", "ops", "reversible",
+                                                                               "attention", "choose",
+                                                                               "choose-early-stop"});
+constexpr bool is_choice(Recompute recompute) { return recompute >= Recompute::choose; }
 enum class AttentionKind : std::uint8_t { flash, materialised };
 template <>
 inline constexpr auto enum_texts<AttentionKind> = std::to_array<std::string_view>({"flash", "materialised"});
@@ -60,11 +76,14 @@ enum class Stack : std::uint8_t { eager, compiled, fused };
 template <>
 inline constexpr auto enum_texts<Stack> = std::to_array<std::string_view>({"eager", "compiled", "fused"});
 // full: the logits in fp32 at once, as Hugging Face computes the loss; chunked: the same for an eighth of the rows at a
-// time (torchtune, Liger); fused: one kernel on 16-bit logits, whose gradient takes their place (Apex, flash-attn).
+// time (torchtune); fused: one kernel on 16-bit logits, whose gradient takes their place (Apex, flash-attn);
+// fused-linear: head, loss and the head's gradients for a piece of the rows after the other, in the forward pass, so
+// that the logits of all rows are never there (Liger's fused linear cross entropy).
 // `shifted`: as full, with what Transformers of early 2024 did and keeps where the logits are returned.
-enum class LossKind : std::uint8_t { full, chunked, fused, shifted };
+enum class LossKind : std::uint8_t { full, chunked, fused, shifted, fused_linear };
 template <>
-inline constexpr auto enum_texts<LossKind> = std::to_array<std::string_view>({"full", "chunked", "fused", "shifted"});
+inline constexpr auto enum_texts<LossKind> = std::to_array<std::string_view>({"full", "chunked", "fused", "shifted",
+                                                                              "fused-linear"});
 // Which software moves gradients and parameters between data-parallel ranks; how much of that its overlap with
 // kernels leaves exposed stands in configs/stacks.yaml.
 enum class Communication : std::uint8_t { ddp, fsdp, deepspeed, serial };

@@ -3,8 +3,8 @@
 namespace tencache::generator {
 
 bool LinearOps::stops_early() const {
-  return pass_.again() && step_.options.recompute != Recompute::block &&
-         step_.options.recompute != Recompute::reversible && !rank_.hidden_dropout &&
+  const Recompute kind = step_.options.recompute;
+  return pass_.again() && (kind == Recompute::block_early_stop || kind == Recompute::ops) && !rank_.hidden_dropout &&
          (rank_.model.norm_first || rank_.model.parallel_block);
 }
 

@@ -12,29 +12,32 @@ struct LinearState {
   TensorId input = none, lora_hidden = none;
 };
 
-// The forward pass of a layer that runs at the moment. Under Recompute::ops it keeps some results, and takes them where
-// it runs again for the backward pass, which asks in the same order.
+// The forward pass of a layer that runs at the moment. Under Recompute::ops and ::attention it keeps some results, and
+// takes them where it runs again for the backward pass, which asks in the same order.
 class LayerPass {
  public:
-  // `kept`: null except under Recompute::ops.
-  void begin(std::vector<TensorId>* kept, bool again) { *this = {kept, again}; }
+  // `kept`: null except under Recompute::ops and ::attention. `products`: of these are some kept, too.
+  void begin(std::vector<TensorId>* kept, bool products, bool again) { *this = {kept, products, again}; }
   void end() { *this = {}; }
 
   bool again() const { return again_; }
   bool keeps() const { return kept_ != nullptr; }
+  bool keeps_products() const { return keeps() && with_products_; }
   // Every second product is kept, from the first on.
-  bool keeps_product() { return keeps() && products_++ % 2 == 0; }
+  bool keeps_product() { return keeps_products() && products_++ % 2 == 0; }
   void keep(TensorId result) { kept_->push_back(result); }
   TensorId take() { return (*kept_)[next_++]; }
 
   LayerPass() = default;
 
  private:
-  LayerPass(std::vector<TensorId>* kept, bool again) : kept_(kept), again_(again) {}
+  LayerPass(std::vector<TensorId>* kept, bool products, bool again)
+      : kept_(kept), with_products_(products), again_(again) {}
 
   std::vector<TensorId>* kept_ = nullptr;
   std::size_t next_ = 0;
   Count products_ = 0;
+  bool with_products_ = false;
   bool again_ = false;
 };
 

@@ -1,6 +1,7 @@
 #include "traces/generate/model_ops.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -120,6 +121,10 @@ TensorId HeadOps::forward(ModelHead& head, const MicroBatch& micro, TensorId x, 
     x = activated;
     if (head.transform_norm) x = norm(rank_, head.transform_norm, x, rows, state.transform_norm);
   }
+  if (step_.options.loss == LossKind::fused_linear) {
+    fused_linear(head, rows, x, state);
+    return none;
+  }
   const TensorId logits = linears_.linear(head.output, x, rows, state.output);
   if (!step_.options.loss) return logits;
   const Phase phase = step_.phase;
@@ -128,6 +133,50 @@ TensorId HeadOps::forward(ModelHead& head, const MicroBatch& micro, TensorId x, 
   cross_entropy(head, language_model ? rows : micro.sequences, logits, state);
   step_.phase = phase;
   return logits;
+}
+
+// Rows of a piece as Liger has them: so many that its logits take about as much as the input of all rows, rounded up to
+// a power of two. The gradient takes the logits' place.
+void HeadOps::fused_linear(ModelHead& head, Count rows, TensorId x, HeadState& state) {
+  const Linear& linear = head.output;
+  const Count in = linear.in, out = linear.out, pieces = (out + in - 1) / in;
+  const Count most = std::bit_ceil((rows + pieces - 1) / pieces);
+  const Bytes e = step_.element_bytes();
+  const bool trains = !step_.options.forward_only;
+  const Phase phase = step_.phase;
+  step_.phase = Phase::loss;
+  const TensorId loss = step_.tensor(head.module, "loss", 4, Role::activation);
+  const TensorId dx = trains ? step_.gradient(head.module, linear.label + ".input_grad", rows * in) : TensorId{none};
+  for (Count begin = 0; begin < rows; begin += most) {
+    const Count piece = std::min(most, rows - begin);
+    const auto before = [&](TensorId whole) { return begin == 0 ? TensorId{none} : whole; };
+    const TensorId logits = step_.tensor(head.module, linear.label, piece * out * e, Role::workspace);
+    Cost product = matmul(1, piece, out, in, {in, out});
+    product.bytes = (piece * (in + out) + in * out) * e;
+    step_.op(linear.label, linear.module, product, {x, linear.weight->value, linear.bias ? linear.bias->value : none},
+             {logits});
+    Cost entropy = kernels_.chunked_loss(LossKind::fused, piece * out, false);
+    if (trains) entropy.bytes += kernels_.chunked_loss(LossKind::fused, piece * out, true).bytes;
+    step_.op("cross_entropy", head.module, entropy, {logits, state.labels, before(loss)},
+             {trains ? logits : TensorId{none}, loss});
+    if (!trains) continue;
+    product.kernel = matmul(1, piece, in, out, {in, out}).kernel;
+    step_.op(linear.label + "_backward_input", linear.module, product, {logits, linear.weight->value, before(dx)},
+             {dx});
+    if (linear.weight->trainable) {
+      const Step::GradientUse dw = step_.gradient_of(*linear.weight);
+      product.kernel = matmul(1, out, in, piece, {in, out}).kernel;
+      product.bytes += dw.read == none ? 0 : step_.bytes(dw.tensor);
+      step_.op(linear.label + "_backward_weight", linear.module, product, {x, logits, dw.read}, {dw.tensor});
+    }
+    if (linear.bias != nullptr && linear.bias->trainable) {
+      const Step::GradientUse db = step_.gradient_of(*linear.bias);
+      step_.op(linear.label + "_backward_bias", linear.module,
+               kernels_.bias_gradient(piece * out, step_.bytes(db.tensor)), {logits, db.read}, {db.tensor});
+    }
+  }
+  state.input_gradient = dx;
+  step_.phase = phase;
 }
 
 // What the loss keeps: full the logarithms of all probabilities (decoders in fp32, BERT in the model's precision), the
@@ -218,9 +267,11 @@ TensorId HeadOps::cross_entropy_backward(ModelHead& head, Count rows, const Head
 TensorId HeadOps::backward(ModelHead& head, const MicroBatch& micro, const HeadState& state) {
   const Count tokens = micro.tokens(), rows = rows_of(micro);
   const bool language_model = step_.options.head == Head::language_model;
-  const TensorId d_logits = cross_entropy_backward(head, rows, state);
-  TensorId dx = none;
-  linears_.linear_backward(head.output, state.output, d_logits, rows, &dx, *step_.options.loss == LossKind::chunked);
+  TensorId dx = state.input_gradient;
+  if (dx == none) {
+    const TensorId d_logits = cross_entropy_backward(head, rows, state);
+    linears_.linear_backward(head.output, state.output, d_logits, rows, &dx, *step_.options.loss == LossKind::chunked);
+  }
   if (head.output.weight->split) rank_.collectives.all_reduce(Group::tensor, head.module, dx);
   if (head.transform) {
     if (head.transform_norm) dx = norm_backward(rank_, head.transform_norm, state.transform_norm, dx, none, rows, true);
@@ -247,7 +298,7 @@ TensorId HeadOps::backward(ModelHead& head, const MicroBatch& micro, const HeadS
 
 bool LayerOps::recomputes(const Layer& layer) const {
   const Recompute kind = rank_.step.options.recompute;
-  if (kind == Recompute::none || kind == Recompute::selective) return false;
+  if (kind == Recompute::none || kind == Recompute::selective || is_choice(kind)) return false;
   // Spread evenly: where the number of layers so far goes up by one. 0.5: the second, the fourth, ...
   constexpr double rounding = 1e-9;
   const auto so_far = [&](std::int64_t layers) {
@@ -258,12 +309,19 @@ bool LayerOps::recomputes(const Layer& layer) const {
 }
 
 TensorId LayerOps::forward(Layer& layer, const MicroBatch& micro, TensorId x, LayerState& state) {
-  const bool keeps = rank_.step.options.recompute == Recompute::ops && recomputes(layer);
-  linears_.pass().begin(keeps ? &state.kept : nullptr, false);
+  begin_pass(recomputes(layer) ? &state.kept : nullptr, false);
+  state.first = rank_.step.next_op();
   const TensorId y = run_forward(layer, micro, x, state);
+  state.end = rank_.step.next_op();
   state.output = y;
   linears_.pass().end();
   return y;
+}
+
+void LayerOps::begin_pass(std::vector<TensorId>* kept, bool again) {
+  const bool products = rank_.step.options.recompute == Recompute::ops;
+  linears_.pass().begin(products || rank_.step.options.recompute == Recompute::attention ? kept : nullptr, products,
+                        again);
 }
 
 void LayerOps::recompute(Layer& layer, const MicroBatch& micro, LayerState& state) {
@@ -276,7 +334,7 @@ void LayerOps::recompute(Layer& layer, const MicroBatch& micro, LayerState& stat
   }
   std::vector<TensorId> kept = std::move(state.kept);
   state = {};
-  linears_.pass().begin(rank_.step.options.recompute == Recompute::ops ? &kept : nullptr, true);
+  begin_pass(&kept, true);
   run_forward(layer, micro, input, state);
   linears_.pass().end();
 }
@@ -330,6 +388,13 @@ TensorId LayerOps::run_forward(Layer& layer, const MicroBatch& micro, TensorId x
 
 TensorId LayerOps::backward(Layer& layer, const MicroBatch& micro, LayerState& state, TensorId dy,
                             bool input_gradient) {
+  if (is_choice(rank_.step.options.recompute)) {
+    rank_.step.passes.push_back({.module = layer.module.id,
+                                 .micro_batch = static_cast<std::uint32_t>(micro.index),
+                                 .first = state.first,
+                                 .end = state.end,
+                                 .before = rank_.step.next_op()});
+  }
   if (recomputes(layer)) recompute(layer, micro, state);
   linears_.forget_casts();
   const Count tokens = micro.tokens(), elements = tokens * rank_.model.hidden;

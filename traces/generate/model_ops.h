@@ -30,7 +30,8 @@ struct HeadState {
   TensorId labels = none;
   TensorId scores = none;  // what the loss keeps: log-probabilities, or the logits
   TensorId log_sum_exp = none;
-  TensorId returned = none;  // the logits, where the caller keeps them
+  TensorId returned = none;        // the logits, where the caller keeps them
+  TensorId input_gradient = none;  // of the last product, where the forward pass has made it
   NormState final_norm, transform_norm;
   LinearState projection, transform, output;
   TensorId transform_out = none;
@@ -40,7 +41,7 @@ class HeadOps : BlockOps {
  public:
   using BlockOps::BlockOps;
 
-  // Up to the loss, or to the logits where the options have none. Returns the logits.
+  // Up to the loss, or to the logits where the options have none. Returns the logits, if they are there as a whole.
   TensorId forward(ModelHead& head, const MicroBatch& micro, TensorId x, TensorId labels, HeadState& state);
   TensorId backward(ModelHead& head, const MicroBatch& micro, const HeadState& state);
 
@@ -54,6 +55,8 @@ class HeadOps : BlockOps {
   }
   // Of an eighth of the rows, in fp32.
   static Bytes loss_chunk(Count scores) { return (4 * scores + 7) / 8; }
+  // LossKind::fused_linear: the last product, the loss and both gradients, piece by piece.
+  void fused_linear(ModelHead& head, Count rows, TensorId x, HeadState& state);
   void cross_entropy(ModelHead& head, Count rows, TensorId logits, HeadState& state);
   TensorId cross_entropy_backward(ModelHead& head, Count rows, const HeadState& state);
 };
@@ -66,7 +69,8 @@ class HeadOps : BlockOps {
 // in place.
 struct LayerState {
   TensorId input = none, output = none;
-  std::vector<TensorId> kept;  // by Recompute::ops, in the order of the calls
+  std::vector<TensorId> kept;  // by Recompute::ops and ::attention, in the order of the calls
+  OpIndex first = 0, end = 0;  // of the forward pass
   NormState attention_norm, feed_forward_norm;
   AttentionState attention;
   TensorId attention_mask = none;
@@ -94,6 +98,7 @@ class LayerOps {
  private:
   // Returns none where it stops early.
   TensorId run_forward(Layer& layer, const MicroBatch& micro, TensorId x, LayerState& state);
+  void begin_pass(std::vector<TensorId>* kept, bool again);
   // Whether the layer's activations are computed again.
   bool recomputes(const Layer& layer) const;
   // The forward pass again; `state` is that of the first one and becomes that of the second one.

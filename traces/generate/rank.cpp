@@ -405,7 +405,8 @@ class RankProgram {
  public:
   RankProgram(Trace& trace, const GenerateOptions& options, const std::vector<ParameterShape>& shapes,
               const KernelModel& kernels, Count rank, const std::function<void(double)>& progress)
-      : options_(options),
+      : trace_(trace),
+        options_(options),
         progress_(progress),
         position_(RankPosition::of(rank, options)),
         step_(trace, options, kernels, static_cast<std::uint16_t>(rank)),
@@ -441,6 +442,9 @@ class RankProgram {
       }
     }
     if (!options_.forward_only) passes_.update();
+    if (is_choice(options_.recompute)) {
+      add_choices(trace_, step_.passes, options_.recompute == Recompute::choose_early_stop);
+    }
   }
 
  private:
@@ -458,6 +462,7 @@ class RankProgram {
   TensorId sent(const PipelineMessage& message);
   TensorId received(const PipelineMessage& message);
 
+  Trace& trace_;
   const GenerateOptions& options_;
   const std::function<void(double)>& progress_;
   RankPosition position_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "traces/generate/generate.h"
+#include "core/recompute.h"
 
 namespace tencache::generator {
 
@@ -116,6 +117,7 @@ class Step {
     placeable = options.generation->placeable == Placeable::all;
   }
 
+  OpIndex next_op() const { return static_cast<OpIndex>(trace_.ops.size()); }
   OpIndex last_op() const { return static_cast<OpIndex>(trace_.ops.size() - 1); }
   // That the ops from now on run was decided by `op`; until end_revealed().
   void begin_revealed(OpIndex op) {
@@ -128,7 +130,8 @@ class Step {
 
   const GenerateOptions& options;
   Phase phase = Phase::forward;
-  bool placeable = false;  // ops from now on
+  bool placeable = false;           // ops from now on
+  std::vector<LayerPasses> passes;  // of the layers that may be recomputed
 
  private:
   Trace& trace_;

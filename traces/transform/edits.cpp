@@ -93,6 +93,8 @@ Trace strip_names(const Trace& trace) {
     op.rendezvous = keys(recorded.rendezvous, "rendezvous");
     stripped.add_op(op, trace.reads(recorded), trace.writes(recorded), trace.frees(recorded));
   }
+  stripped.choices = trace.choices;
+  for (RecomputeChoice& choice : stripped.choices) choice.module = modules(choice.module, "module");
   return stripped;
 }
 

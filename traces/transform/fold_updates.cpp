@@ -307,7 +307,11 @@ Trace rebuild(const Trace& trace, const Region& region, const Updates& updates) 
     folded.add(updates.of.at(family), whole, last ? std::span<const TensorId>(frees) : std::span<const TensorId>());
   }
   for (OpIndex index = region.last + 1; index < trace.ops.size(); ++index) folded.keep(index);
-  return folded.take();
+  Trace result = folded.take();
+  // The ops before the region are where they were.
+  if (!trace.choices.empty() && trace.choices.back().before < region.first) result.choices = trace.choices;
+  for (RecomputeChoice& choice : result.choices) choice.module = result.names.intern(trace.names[choice.module]);
+  return result;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "core/check.h"
 #include "core/cpu_op.h"
 #include "core/error.h"
+#include "core/recompute.h"
 
 namespace tencache {
 namespace {
@@ -26,6 +27,21 @@ constexpr const char* compute_rates = "cpu.tflops and cpu.bandwidth";
                     "another policy");
   }
   throw Error(where, 0, what + " on the CPU; state " + rates);
+}
+
+void choose_recomputation(Trace& trace, const Policy& policy, const MachineSpec& machine,
+                          std::vector<std::string>& changes) {
+  if (trace.choices.empty()) return;
+  std::vector<RecomputeLevel> levels(trace.choices.size(), RecomputeLevel::keep);
+  policy.recompute(trace, machine, levels);
+  trace = with_levels(trace, levels);
+  for (std::size_t level = 1; level < recompute_level_count; ++level) {
+    const auto chosen = std::ranges::count(levels, static_cast<RecomputeLevel>(level));
+    if (chosen == 0) continue;
+    changes.push_back(std::to_string(chosen) + " of " + std::to_string(levels.size()) +
+                      " layers' results recomputed at level '" +
+                      std::string(to_string(static_cast<RecomputeLevel>(level))) + "'");
+  }
 }
 
 void place_ops(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
@@ -202,6 +218,7 @@ void prepare(const Trace& trace, Policy& policy, const MachineSpec& machine, con
 
 Program lower(Trace trace, const Policy& policy, const MachineSpec& machine) {
   Program program{std::move(trace), {}};
+  choose_recomputation(program.trace, policy, machine, program.changes);
   place_ops(program.trace, policy, machine, program.changes);
   note_cpu_ops(time_cpu_ops(program.trace, machine), program.changes);
   order_groups(program.trace, policy, machine, program.changes);

@@ -12,6 +12,7 @@
 namespace tencache {
 
 // What is done, each listed in Program::changes:
+//  - what the policy recomputes of the trace's choices runs again before the backward pass (core/recompute.h);
 //  - ops that the policy places on the CPU move there, with the duration that it needs (core/cpu_op.h), those of the
 //    optimizer with the bytes that they touch;
 //  - ops that the trace has on the CPU without a duration get theirs in the same way;

@@ -16,11 +16,11 @@
 //      latest-safe asks as late as the object alone allows. Each also with what leaves clean and returns at the same
 //      border kept (coalesced).
 //   5. Each of the plans is simulated: tasks, arrivals and departures each in order, the head of a queue waits for room
-//      and nobody overtakes it. Where one does not fit, the border is charged more and 2 to 4 repeat, twelve times at most.
-//      The fastest is taken; none is needed after one without stalls.
+//      and nobody overtakes it. Where one does not fit, the border is charged more and 2 to 4 repeat, twelve times at
+//      most. The fastest is taken; none is needed after one without stalls.
 //   6. Recomputation (traces with choices): from all kept, all blocks and every other block; then from all kept, eight
-//      times: benefit = waiting for a layer's kept results, and their transfers while others queued, less the time of the
-//      ops. The better half of those above 0 is recomputed if that is faster; else half of these, and so on.
+//      times: benefit = waiting for a layer's kept results, and their transfers while others queued, less the time of
+//      the ops. The better half of those above 0 is recomputed if that is faster; else half of these, and so on.
 // Run: the plan's transfers one after the other in both directions, whole objects. A step begins when all transfers of
 // the one before have ended, because each is a program of its own.
 //
@@ -522,8 +522,8 @@ class PressureReducer {
     return !backed_before(object, span) || mutated(object, part);
   }
 
-  // Adds or takes away (sign) a span's share of the pool, and of what the relaxed view leaves out of it: what leaves at a
-  // border, and what arrives there but is not used by the next task.
+  // Adds or takes away (sign) a span's share of the pool, and of what the relaxed view leaves out of it: what leaves
+  // at a border, and what arrives there but is not used by the next task.
   void charge(std::uint32_t object, PressureSpan span, std::int64_t sign) {
     const std::int64_t bytes = sign * static_cast<std::int64_t>(chain_.objects[object].bytes);
     const int from = charged_from(object, span.first);
@@ -892,8 +892,8 @@ class PressureFit final : public Policy {
     if (!why_none_.empty()) notes.push_back("recomputation: " + why_none_);
     if (!chain_) return;
     notes.push_back(planned_.replay.end_ns == never ? "no plan fits; what is needed is fetched when it is"
-                                                    : "plan of " + std::to_string(chain_->tasks.size()) +
-                                                          " tasks and " + std::to_string(chain_->objects.size()) +
+                                                    : std::to_string(chain_->tasks.size()) + " tasks and " +
+                                                          std::to_string(chain_->objects.size()) +
                                                           " objects: " + format_duration(planned_.replay.end_ns));
   }
 

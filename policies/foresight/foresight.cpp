@@ -32,15 +32,19 @@
 //      storage stays (planner.h). Rehearsals, and the run, begin where the best one left the tensors. Only foresight
 //      itself is ever rehearsed. A coarse trace has neither small tensors nor norms of gradients: if the GPU never
 //      waits, the CPU takes these off it as well (placement.h), where a rehearsal of the trace itself is faster so.
+//   9. Of a trace with choices of recomputation, before all else: which layers' results are recomputed, by rehearsals
+//      of the policy as it is without step 8 (recompute.h).
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "core/error.h"
+#include "core/recompute.h"
 #include "policies/footprint.h"
 #include "policies/foresight/flow.h"
 #include "policies/foresight/placement.h"
 #include "policies/foresight/planner.h"
+#include "policies/foresight/recompute.h"
 #include "policies/moving_unit.h"
 #include "policies/policy_library.h"
 #include "policies/updates.h"
@@ -158,8 +162,20 @@ class Foresight final : public Policy {
   void prepare(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) override {
     choose_exclusive(trace);
     if (plan_events_ == 0) return;
-    if (updates_ == "auto" && may_share_updates(trace, machine)) plan_.cpu_share = estimated_share(trace, machine);
-    plan(trace, machine, rehearse);
+    if (trace.choices.empty()) {
+      plan_placed(trace, machine, rehearse);
+      return;
+    }
+    ChosenLevels chosen = choose_levels(trace, [&](const Trace& program, Nanoseconds least_ns) {
+      return rehearsed_ns(program, machine, rehearse, least_ns);
+    });
+    levels_ = std::move(chosen.levels);
+    plan_placed(with_levels(trace, levels_), machine, rehearse);
+    if (!chosen.note.empty()) notes_.push_back(std::move(chosen.note));
+  }
+
+  void recompute(const Trace&, const MachineSpec&, std::vector<RecomputeLevel>& levels) const override {
+    if (levels_.size() == levels.size()) levels = levels_;
   }
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
@@ -232,7 +248,14 @@ class Foresight final : public Policy {
     place_share(planner.trace(), *plan_.cpu_share, devices);
     return planner.iteration_ns() != 0 && hardly_waits(planner.iteration_ns(), gpu_time(planner.trace(), devices));
   }
-  // Step 8.
+  // A program under the policy as it is before planning, on a coarse trace.
+  Nanoseconds rehearsed_ns(const Trace& program, const MachineSpec& machine, const RehearseTrace& rehearse,
+                           Nanoseconds least_ns) const;
+  // Step 8, with a first guess at where updates run.
+  void plan_placed(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) {
+    if (updates_ == "auto" && may_share_updates(trace, machine)) plan_.cpu_share = estimated_share(trace, machine);
+    plan(trace, machine, rehearse);
+  }
   void plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse);
 
   bool planned_ = false;
@@ -245,9 +268,23 @@ class Foresight final : public Policy {
   std::string search_ = "local", exclusive_ = "auto";
   double storage_limit_ = 1.1;
   ForesightPlan plan_;
+  std::vector<RecomputeLevel> levels_;  // of the trace's choices; empty: all as the trace has them
   std::vector<std::string> notes_;
   ForesightFlow flow_{0, 0, false, false, {}};
 };
+
+Nanoseconds Foresight::rehearsed_ns(const Trace& program, const MachineSpec& machine, const RehearseTrace& rehearse,
+                                    Nanoseconds least_ns) const {
+  const Bytes chunk = chunk_bytes(machine);
+  ForesightPlan plan = plan_;
+  if (updates_ == "auto" && may_share_updates(program, machine)) plan.cpu_share = estimated_share(program, machine);
+  const CoarseTrace coarse(program, machine, chunk, parts_for(program, 1));
+  Foresight candidate(plan, updates_, forgets_, moves_whole_tensors(machine), coarse.chunk_bytes(), chunk);
+  constexpr std::uint64_t iterations = 3;
+  const Rehearsal told =
+      rehearse(coarse.trace(), coarse.machine(), candidate, {.iterations = iterations, .hopeless_ns = least_ns});
+  return told.fits && told.complete && told.iteration_ns > 0 ? told.iteration_ns : longest_clock_ns;
+}
 
 void Foresight::plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) {
   const Bytes chunk = chunk_bytes(machine);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "policies/foresight/recompute.h"
 #include "tests/generate_cases.h"
 #include "traces/file/trace_file.h"
 #include "traces/transform/edits.h"
@@ -260,6 +261,28 @@ TEST(Recompute, IsWhatThePolicyAnswersBeforeItPlacesOps) {
   EXPECT_THAT(program.changes, ElementsAre("1 of 4 layers' results recomputed at level 'block'"));
   // Who does not answer gets what the trace says.
   EXPECT_EQ(lower(trace, Policy(), machine).trace.ops.size(), trace.ops.size());
+}
+
+// foresight's search, told that an iteration is the faster the nearer the number of recomputed blocks is to three, finds
+// three. Where nothing fits, it keeps all. (Materialised attention: the only other level has no products.)
+TEST(Recompute, IsSearchedForByRehearsals) {
+  GenerateOptions options = two_layers("llama-3-8b", Recompute::choose);
+  options.model.layers = 8;
+  options.micro_batches = 1;
+  options.attention = AttentionKind::materialised;
+  const Trace trace = generate(options);
+  const Count kept = flops(trace, Phase::backward);
+  const Count layer = (flops(at(trace, Level::block), Phase::backward) - kept) / 8;
+  int tried = 0;
+  const ChosenLevels chosen = choose_levels(trace, [&](const Trace& program, Nanoseconds) {
+    ++tried;
+    return 100 + std::abs(static_cast<Nanoseconds>((flops(program, Phase::backward) - kept) / layer) - 3);
+  });
+  EXPECT_EQ(std::ranges::count(chosen.levels, Level::block), 3);
+  EXPECT_LE(tried, 60);
+  EXPECT_THAT(chosen.note, HasSubstr("100 ns, with everything kept 103 ns, with every block recomputed 105 ns"));
+  const ChosenLevels none_fits = choose_levels(trace, [](const Trace&, Nanoseconds) { return longest_clock_ns; });
+  EXPECT_EQ(none_fits.levels, std::vector<Level>(8, Level::keep));
 }
 
 TEST(Recompute, SaysWhyThereIsNoChoice) {

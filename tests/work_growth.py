@@ -55,6 +55,7 @@ KNOWN = [
      "the cheapest hole of any size, around what must stay at that moment: each piece is looked at"),
     ("teraio", "TeraioPlanner TeraioWays Candidates CyclicSums BandwidthPlan MemoryProfile",
      "TERAIO's algorithm: each choice lowers others, which are looked at again until one stays on top"),
+    ("flashneuron", "FlashNeuron::prefetch", "what it asked for and has no room yet is looked at at each op"),
     ("foresight", "fetch_from next_lacking IndexSet source_of chunk_count UseCursor Schedule::uses",
      "whenever something has left, what is missing beyond it, most of it on its way, is looked at again"),
     ("foresight", "read_ahead", "what leaves takes the cursor back: the way to what storage has is walked again"),

@@ -1,20 +1,22 @@
 // oomb: Wenhao Li and others, "OOMB" (arXiv 2602.02108; github wenhaoli-xmu/OOMB). A context is trained chunk by chunk
 // (`generate --context-chunk`); what earlier chunks leave, keys and values and in the second pass gradients of them,
 // lives in page-locked CPU memory and comes to the GPU layer by layer.
-//   1. When the GPU enters a layer, what its attention uses is brought in, and so is that of the layer which comes next,
-//      the one above in forward passes and the one below in backward passes; all other layers' is sent out.
+//   1. When the GPU enters a layer, what its attention uses is brought in, and so is that of the layer which comes
+//      next, the one above in forward passes and the one below in backward passes; all other layers' is sent out.
 //   2. Sending out copies every piece, changed or not (exclusive copies). One stream copies in both directions, so that
 //      attention, which waits for its own pieces, also waits for what was sent out when they were asked for.
 //   3. Weights and their gradients stay on the GPU. The authors measure forward and backward passes; optimizer states
 //      and master copies live in CPU memory here, come for their update and leave after it.
-// What does not fit is out of memory. It departs from the code where pieces have no use any more: those are dropped, not
-// sent; and in the second pass's forward half gradients stay in CPU memory, which there move with keys and values.
+// What does not fit is out of memory (overflow=evict: the coldest tensors leave). It departs from the code where pieces
+// have no use any more: those are dropped, not sent; and in the second pass's forward half gradients stay in CPU
+// memory, which there move with keys and values.
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "policies/common_options.h"
 #include "policies/layers.h"
 #include "policies/policy_library.h"
 
@@ -23,13 +25,13 @@ namespace {
 
 class Oomb final : public Policy {
  public:
-  explicit Oomb(Options&) {}
+  explicit Oomb(Options& options) { add_overflow_option(options, overflow_); }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
     Layout layout;
     layout.chunk_bytes = 0;
     layout.exclusive_copies = true;
-    layout.fallback_eviction = false;
+    layout.fallback_eviction = overflow_ == "evict";
     layout.initial.fill(0);
     for (const Role role : {Role::optimizer_state, Role::master_parameter}) {
       layout.initial[static_cast<std::size_t>(role)] = machine.tier_of(Device::cpu);
@@ -50,7 +52,9 @@ class Oomb final : public Policy {
     }
   }
 
-  void make_room(const RoomRequest&, const View&, std::vector<ChunkId>&) override {}
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    if (overflow_ == "evict" && !request.prefetch) coldest_victims(request, view, victims);
+  }
 
   std::uint64_t fingerprint() const override { return at_; }
 
@@ -116,6 +120,7 @@ class Oomb final : public Policy {
 
   bool wants(std::uint32_t visit, TensorId tensor) const { return std::ranges::binary_search(visits_[visit], tensor); }
 
+  std::string overflow_ = "oom";
   std::vector<std::vector<TensorId>> visits_;  // by run of a layer's ops: the pieces that they use, ascending
   std::vector<std::uint32_t> visit_of_;  // by op; none: it does not attend
   std::uint32_t at_ = none;

@@ -109,9 +109,9 @@ class Search {
     return true;
   }
   std::string note(Nanoseconds kept_ns, Nanoseconds blocks_ns) const {
-    const auto time = [](Nanoseconds ns) { return ns == longest_clock_ns ? "does not fit" : format_duration(ns); };
+    const auto text = [](Nanoseconds ns) { return ns == longest_clock_ns ? "does not fit" : format_duration(ns); };
     return "recomputation was chosen by rehearsals: " + format_duration(best_ns_) + ", with everything kept " +
-           time(kept_ns) + ", with every block recomputed " + time(blocks_ns);
+           text(kept_ns) + ", with every block recomputed " + text(blocks_ns);
   }
 
   const Trace& trace_;

@@ -305,9 +305,9 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
     const std::optional<std::int64_t> layers =
         parse_number<std::int64_t>(trained.substr(std::string_view("last:").size()));
     if (!layers || *layers < 1) throw Error("--train-layers: '" + trained + "' has no number; write last:4");
-    options.train_last_layers = static_cast<std::uint64_t>(*layers);
+    options.trained.last_layers = static_cast<std::uint64_t>(*layers);
   } else if (trained == "biases") {
-    options.train_biases_only = true;
+    options.trained.biases_only = true;
   } else if (!trained.empty() && trained != "all") {
     throw Error("--train-layers: unknown '" + trained + "'; valid are all, last:4, biases");
   }
@@ -343,8 +343,8 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   options.predicted_tokens = predicted_tokens;
   set_if_given("communication", options.communication);
   options.forward_only = values.flag("forward-only");
-  options.context_chunk = count("context-chunk");
-  options.context_pages = count("context-pages");
+  options.context.tokens = count("context-chunk");
+  options.context.pages = count("context-pages");
   set("dropout", options.dropout);
   options.batch = count("batch");
   options.micro_batches = count("micro-batches");

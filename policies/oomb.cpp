@@ -122,7 +122,7 @@ class Oomb final : public Policy {
 
   std::string overflow_ = "oom";
   std::vector<std::vector<TensorId>> visits_;  // by run of a layer's ops: the pieces that they use, ascending
-  std::vector<std::uint32_t> visit_of_;  // by op; none: it does not attend
+  std::vector<std::uint32_t> visit_of_;        // by op; none: it does not attend
   std::uint32_t at_ = none;
   std::vector<TensorId> sent_;  // on entering it; ids of the memory
 };

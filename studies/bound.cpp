@@ -9,13 +9,13 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/recompute.h"
 #include "core/schedule.h"
 #include "studies/bound_late.h"
 #include "studies/bound_paths.h"
 #include "studies/bound_trace.h"
 #include "studies/bound_windows.h"
 #include "traces/transform/lower.h"
-#include "core/recompute.h"
 #include "traces/transform/split_ranks.h"
 
 namespace tencache {

@@ -55,8 +55,8 @@ class Horizon {
   std::int64_t held_up_by_ = 0;
   std::deque<std::pair<OpPlace, std::int64_t>> peaks_;  // of Future::alive between the GPU and the horizon, falling
   std::int64_t in_use_ = 0;                             // Future::alive of what the GPU's memory has in it by now
-  bool makes_ = false;  // a live program's op will take room for what it makes, which the engine keeps for nobody
-  Bytes waits_for_ = 0;                                 // room that the waiting op has to take still
+  bool makes_ = false;   // a live program's op will take room for what it makes, which the engine keeps for nobody
+  Bytes waits_for_ = 0;  // room that the waiting op has to take still
 };
 
 // Takes the cursor through the chunks of the uses that are wanted, up to `end`; false where `visit` stops it.

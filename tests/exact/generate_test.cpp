@@ -601,7 +601,7 @@ TEST(GeneratedOptimizer, MayKeepFullStatesOfEmbeddings) {
 TEST(GeneratedOptimizer, FrozenLayersHaveNoBackwardPass) {
   GenerateOptions options = small("llama-2-7b");
   options.model.layers = 6;
-  options.train_last_layers = 2;
+  options.trained.last_layers = 2;
   const Trace trace = generate(options);
   std::set<std::string> backward, updated;
   for (const Op& op : trace.ops) {
@@ -628,13 +628,13 @@ TEST(GeneratedOptimizer, FrozenLayersHaveNoBackwardPass) {
       }
     }
   }
-  options.train_last_layers = 7;
+  options.trained.last_layers = 7;
   EXPECT_THROW(generate(options), Error);
 }
 
 TEST(GeneratedOptimizer, BiasesAloneNeedNoWeightGradients) {
   GenerateOptions options = small("gpt2");
-  options.train_biases_only = true;
+  options.trained.biases_only = true;
   const Trace trace = generate(options);
   for (const Tensor& tensor : trace.tensors) {
     const std::string name(trace.name(tensor));
@@ -1185,8 +1185,9 @@ TEST(Generate, RefusesWhatDoesNotGoTogether) {
   EXPECT_THAT(with([](O& o) { o.batch = o.micro_batches = 1u << 24, o.sequence_lengths = {1}; }),
               HasSubstr("200000000 ops"));
   EXPECT_THAT(with([](O& o) { o.model.heads = 0; }), HasSubstr("llama-3-8b"));
-  EXPECT_THAT(with([](O& o) { o.recompute_share = 0.5; }),
-              HasSubstr("--recompute: 'none' takes no share of the layers; block, block-early-stop, ops and attention do"));
+  EXPECT_THAT(
+      with([](O& o) { o.recompute_share = 0.5; }),
+      HasSubstr("--recompute: 'none' takes no share of the layers; block, block-early-stop, ops and attention do"));
   EXPECT_THAT(with([](O& o) { o.recompute = Recompute::ops, o.recompute_share = 1.5; }),
               HasSubstr("not above 0 and up to 1; write ops:0.5"));
   GenerateOptions vit = small("vit-base-patch16-224");

@@ -30,8 +30,8 @@ GenerateOptions context(std::uint64_t tokens, std::uint64_t pages = 0) {
   options.model.layers = layers;
   options.gpu = read_gpu("h200");
   options.sequence_lengths = {tokens};
-  options.context_chunk = chunk;
-  options.context_pages = pages;
+  options.context.tokens = chunk;
+  options.context.pages = pages;
   options.recompute = Recompute::block;
   return options;
 }
@@ -39,7 +39,8 @@ GenerateOptions context(std::uint64_t tokens, std::uint64_t pages = 0) {
 std::vector<TensorId> of_role(const Trace& trace, std::span<const TensorId> ids, Role role) {
   std::vector<TensorId> list;
   for (const TensorId id : ids) {
-    if (trace.tensors[id].role == role && trace.name(trace.tensors[id]).find(".kv") != std::string::npos) list.push_back(id);
+    if (trace.tensors[id].role == role && trace.name(trace.tensors[id]).find(".kv") != std::string::npos)
+      list.push_back(id);
   }
   return list;
 }
@@ -93,7 +94,7 @@ TEST(ContextChunks, AttentionTakesTheFlopsOfTheWholeSequence) {
     return sum;
   };
   GenerateOptions whole = context(1024);
-  whole.context_chunk = 0;
+  whole.context.tokens = 0;
   const Trace one = generate(whole), cut = generate(context(1024));
   EXPECT_EQ(flops(cut, "context_attention") * 2, flops(one, "flash_attention") * 3) << "three passes instead of two";
   EXPECT_EQ(flops(cut, "context_attention_backward"), flops(one, "flash_attention_backward"));
@@ -118,7 +119,7 @@ TEST(ContextChunks, SparseAttentionReadsThePagesThatItDrew) {
 TEST(ContextChunks, TooLongOnesSayWhatTheyWouldTake) {
   GenerateOptions options = context(1 << 22);
   options.model.layers = 28;
-  options.context_chunk = 4096;
+  options.context.tokens = 4096;
   try {
     check_generate_options(options);
     ADD_FAILURE();
@@ -126,7 +127,7 @@ TEST(ContextChunks, TooLongOnesSayWhatTheyWouldTake) {
     EXPECT_THAT(error.what(), HasSubstr("481 GB) of page-locked CPU memory, 114688 bytes a token"));
     EXPECT_THAT(error.what(), HasSubstr("take larger chunks"));
   }
-  options.context_chunk = 1 << 15;
+  options.context.tokens = 1 << 15;
   try {
     check_generate_options(options);
     ADD_FAILURE();
@@ -138,8 +139,8 @@ TEST(ContextChunks, TooLongOnesSayWhatTheyWouldTake) {
   options.micro_batches = options.batch = 2;
   EXPECT_THROW(check_generate_options(options), Error);
   options = context(1000);
-  options.context_chunk = 0;
-  options.context_pages = 4;
+  options.context.tokens = 0;
+  options.context.pages = 4;
   EXPECT_THROW(check_generate_options(options), Error);
 }
 

@@ -235,7 +235,7 @@ void AttentionOps::append_context(const Layer& layer, const MicroBatch& micro, c
 Cost AttentionOps::over_context(KernelKind kind, const MicroBatch& micro) const {
   const ContextCache& cache = *micro.context;
   // A page of queries sees no more than its own draws.
-  const Count budget = step_.options.context_pages;
+  const Count budget = step_.options.context.pages;
   const Count past = budget == 0 ? micro.before : std::min(micro.before, budget * micro.piece_tokens);
   Cost cost = flash(kind, micro, 0);
   const Count seen = micro.sequences * micro.length * past * rank_.heads * model_.head_dimension;

@@ -25,9 +25,9 @@ std::vector<ContextCache::Piece> ContextCache::seen() const {
 
 ContextPlan::ContextPlan(const GenerateOptions& options)
     : tokens_(options.sequence_lengths.front()),
-      chunk_(options.context_chunk),
-      piece_(options.context_pages == 0 ? options.context_chunk : std::min(page_tokens, options.context_chunk)),
-      budget_(options.context_pages),
+      chunk_(options.context.tokens),
+      piece_(options.context.pages == 0 ? options.context.tokens : std::min(page_tokens, options.context.tokens)),
+      budget_(options.context.pages),
       chunks_(up(tokens_, chunk_)) {}
 
 void ContextPlan::enter(Count layer, Count chunk, ContextCache& cache) const {

@@ -56,7 +56,7 @@ void check_sequences(const GenerateOptions& o) {
   }
   for (const std::uint64_t length : o.sequence_lengths) {
     check_at_least_one(option, length);
-    const bool stretched = o.context_chunk != 0 && facts_of(o.model.family).rotary;  // beyond what it was trained for
+    const bool stretched = o.context.tokens != 0 && facts_of(o.model.family).rotary;  // beyond what it was trained for
     const std::uint64_t longest = o.model.max_sequence != 0 && !stretched ? o.model.max_sequence : 1u << 24;
     if (length > longest) {
       refuse(option,
@@ -142,16 +142,16 @@ void check_lora(const GenerateOptions& o) {
 
 // Of --context-chunk: keys, values and their gradients, all of which is in CPU memory between uses.
 std::string context_memory(const GenerateOptions& o) {
-  const std::uint64_t token = 4 * o.model.layers * o.model.key_value_heads * o.model.head_dimension *
-                              bytes_of(o.precision);
+  const std::uint64_t token =
+      4 * o.model.layers * o.model.key_value_heads * o.model.head_dimension * bytes_of(o.precision);
   const std::uint64_t tokens = o.batch * o.sequence_lengths.front();
   return "; keys, values and gradients of " + number(tokens) + " tokens take " + format_bytes(tokens * token) + " (" +
          number(tokens * token / 1'000'000'000) + " GB) of page-locked CPU memory, " + number(token) + " bytes a token";
 }
 
 void check_context(const GenerateOptions& o) {
-  if (o.context_chunk == 0) {
-    if (o.context_pages != 0) refuse("context-pages", "belongs to --context-chunk");
+  if (o.context.tokens == 0) {
+    if (o.context.pages != 0) refuse("context-pages", "belongs to --context-chunk");
     return;
   }
   const FamilyFacts& facts = facts_of(o.model.family);
@@ -167,16 +167,16 @@ void check_context(const GenerateOptions& o) {
   if (o.micro_batches != 1 || o.data_parallel * o.tensor_parallel * o.pipeline_parallel != 1) {
     refuse("context-chunk", "is of one micro-batch on one GPU; leave out --micro-batches and the parallel options");
   }
-  if (o.lora_rank != 0 || o.train_last_layers || o.train_biases_only) {
+  if (o.lora_rank != 0 || o.trained.last_layers || o.trained.biases_only) {
     refuse("context-chunk", "trains all of the model; leave out --lora-rank and --train-layers");
   }
   constexpr double most_uses = 2e7;
   const double uses = generator::ContextPlan(o).uses(o.model.layers);
   if (uses > most_uses) {
-    refuse("context-chunk", number(o.sequence_lengths.front()) + " tokens in chunks of " + number(o.context_chunk) +
-                                " are " + number(static_cast<std::uint64_t>(uses)) + " uses of keys and values, above " +
-                                number(static_cast<std::uint64_t>(most_uses)) + "; take larger chunks" +
-                                context_memory(o));
+    refuse("context-chunk", number(o.sequence_lengths.front()) + " tokens in chunks of " + number(o.context.tokens) +
+                                " are " + number(static_cast<std::uint64_t>(uses)) +
+                                " uses of keys and values, above " + number(static_cast<std::uint64_t>(most_uses)) +
+                                "; take larger chunks" + context_memory(o));
   }
 }
 
@@ -194,14 +194,14 @@ void check_size(const GenerateOptions& o) {
   const double idle_experts =
       real(m.layers - m.dense_layers) * real(m.experts - m.experts_per_token) * 3 * real(m.hidden * m.expert_width());
   const double parameters = real(parameter_count(m, o.head)) - idle_experts + real(m.hidden * m.vocabulary);
-  if (o.context_pages != 0) longest = std::min(longest, real(128 * o.context_pages + o.context_chunk));
+  if (o.context.pages != 0) longest = std::min(longest, real(128 * o.context.pages + o.context.tokens));
   const double attention = 7 * real(m.layers) * real(m.heads * m.head_dimension) * longest;
   const double flops = tokens * (6 * parameters + 2 * attention) * (o.recompute == Recompute::none ? 1 : 4.0 / 3);
   if (flops > most_flops) {
     throw Error(
         "the iteration takes more floating-point operations than a trace can hold (2^61); take a smaller --batch "
         "or shorter --seq" +
-        (o.context_chunk != 0 ? context_memory(o) : ""));
+        (o.context.tokens != 0 ? context_memory(o) : ""));
   }
   // Of a layer and micro-batch; five or more for each expert that runs.
   double passes = 25 * std::max(1.0, real(m.experts));
@@ -244,12 +244,12 @@ void check_loss(const GenerateOptions& o) {
 }
 
 void check_trained(const GenerateOptions& o) {
-  if (!o.train_last_layers && !o.train_biases_only) return;
+  if (!o.trained.last_layers && !o.trained.biases_only) return;
   if (o.lora_rank != 0) refuse("train-layers", "goes without --lora-rank, which freezes the model");
   if (o.pipeline_parallel > 1)
     refuse("train-layers", "goes without --pipeline-parallel: stages below would have no step");
-  if (o.train_last_layers && (*o.train_last_layers == 0 || *o.train_last_layers > o.model.layers)) {
-    refuse("train-layers", "'last:" + number(*o.train_last_layers) + "': " + o.model.name + " has " +
+  if (o.trained.last_layers && (*o.trained.last_layers == 0 || *o.trained.last_layers > o.model.layers)) {
+    refuse("train-layers", "'last:" + number(*o.trained.last_layers) + "': " + o.model.name + " has " +
                                number(o.model.layers) + " layers");
   }
 }

@@ -155,6 +155,18 @@ struct TextGeneration {
   ExpertRouting routing = {};              // of a model with experts
 };
 
+// What is not frozen.
+struct TrainedParts {
+  bool biases_only = false;
+  std::optional<std::uint64_t> last_layers = {};  // so many, with the final norm and the head
+};
+
+// A sequence that is trained part by part (traces/generate/context_cache.h).
+struct ContextChunks {
+  std::uint64_t tokens = 0;  // of a chunk; 0: the whole sequence at once
+  std::uint64_t pages = 0;   // of 128 earlier tokens that a page of queries attends to; 0: all
+};
+
 struct GenerateOptions {
   ModelDescription model;
   GpuSpec gpu;
@@ -166,7 +178,6 @@ struct GenerateOptions {
   std::optional<bool> master;          // fp32 copies of 16-bit parameters; default: as the optimizer's users train
   bool fp32_states = false;            // also without master copies; else states are then of the parameters' precision
   bool fp32_embedding_states = false;  // of adam8bit, as Hugging Face's Trainer registers embeddings
-  bool train_biases_only = false;      // all else is frozen
   Recompute recompute = Recompute::none;
   double recompute_share = 1;  // of the layers, spread evenly, of all kinds but selective
   Stack stack = Stack::eager;
@@ -182,9 +193,7 @@ struct GenerateOptions {
   // Tokens a sequence: one for all micro-batches, or one for each. ViT takes its own from the image: leave it empty.
   std::vector<std::uint64_t> sequence_lengths;
 
-  // Tokens that are trained at a time, with keys and values of earlier ones kept (traces/generate/context_cache.h); 0:
-  // the whole sequence. Pages of 128 earlier tokens that a page of queries attends to; 0: all.
-  std::uint64_t context_chunk = 0, context_pages = 0;
+  ContextChunks context;
 
   std::optional<TextGeneration> generation;  // in place of a training step; `forward_only` is then set, too
   // Only the forward passes of the micro-batches, as for evaluation: no gradients, optimizer, dropout or activations
@@ -197,8 +206,8 @@ struct GenerateOptions {
   // Idle time before every op; default: until the host has issued it (traces/generate/host_issue.h).
   std::optional<Nanoseconds> launch_gap_ns;
 
-  std::uint64_t low_rank = 0;                      // of galore and apollo; 0: 128 and 256
-  std::optional<std::uint64_t> train_last_layers;  // so many, with the final norm and the head; all else is frozen
+  std::uint64_t low_rank = 0;  // of galore and apollo; 0: 128 and 256
+  TrainedParts trained;
 
   std::uint64_t lora_rank = 0;            // 0: all parameters are trained
   std::vector<std::string> lora_targets;  // last part of the names of linear layers; empty: the family's usual ones

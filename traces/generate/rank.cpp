@@ -422,7 +422,7 @@ class RankProgram {
       GenerationPasses(step_, collectives_, model_).run(progress_);
       return;
     }
-    if (options_.context_chunk != 0) {
+    if (options_.context.tokens != 0) {
       ContextPasses(step_, collectives_, model_).run(progress_);
       return;
     }

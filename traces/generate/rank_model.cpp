@@ -296,10 +296,10 @@ WeightUse Builder::use_of(Part part, const ParameterShape& shape) const {
 
 // Under --train-layers. A head that is tied to the embedding is frozen with it.
 bool Builder::is_trained(const ParameterShape& shape, Part part, bool bias) const {
-  if (options_.train_biases_only) return bias;
-  if (!options_.train_last_layers) return true;
+  if (options_.trained.biases_only) return bias;
+  if (!options_.trained.last_layers) return true;
   if (shape.layer >= 0)
-    return shape.layer + static_cast<std::int64_t>(*options_.train_last_layers) >=
+    return shape.layer + static_cast<std::int64_t>(*options_.trained.last_layers) >=
            static_cast<std::int64_t>(options_.model.layers);
   return part == Part::final_norm || part == Part::head_output;
 }

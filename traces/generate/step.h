@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "traces/generate/generate.h"
 #include "core/recompute.h"
+#include "traces/generate/generate.h"
 
 namespace tencache::generator {
 

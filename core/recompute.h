@@ -13,8 +13,8 @@ namespace tencache {
 // The result has no choices. `levels`: by choice. Throws Error for a level that a choice does not offer.
 Trace with_levels(const Trace& trace, std::span<const RecomputeLevel> levels);
 
-// The trace without choices, and without any use of the tensors that they can make again: what the programs of all levels
-// have in common.
+// The trace without choices, and without any use of the tensors that they can make again: what the programs of all
+// levels have in common.
 Trace without_choices(const Trace& trace);
 
 // Ops of a layer's forward pass, first to before end, and of its backward pass, of one micro-batch.

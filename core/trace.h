@@ -329,8 +329,8 @@ struct Trace {
   // Throws Error when the trace cannot be run: no ops, a tensor of 0 bytes or above 1 PiB, an id that does not exist,
   // a tensor that is not persistent and is read before any write, one that is freed twice, before any write, although
   // it is persistent, or by an op of the communication stream, an op that is revealed by itself or a later one, a
-  // kernel whose shape or attributes do not go with its kind, a choice that contradicts the tensors' uses. `line_of_op`,
-  // if given, places the error; choices come right after the ops.
+  // kernel whose shape or attributes do not go with its kind, a choice that contradicts the tensors' uses.
+  // `line_of_op`, if given, places the error; choices come right after the ops.
   void validate(const std::string& file = "trace", std::span<const std::uint64_t> line_of_op = {}) const;
 };
 

@@ -263,8 +263,8 @@ TEST(Recompute, IsWhatThePolicyAnswersBeforeItPlacesOps) {
   EXPECT_EQ(lower(trace, Policy(), machine).trace.ops.size(), trace.ops.size());
 }
 
-// foresight's search, told that an iteration is the faster the nearer the number of recomputed blocks is to three, finds
-// three. Where nothing fits, it keeps all. (Materialised attention: the only other level has no products.)
+// foresight's search, told that an iteration is the faster the nearer the number of recomputed blocks is to three,
+// finds three. Where nothing fits, it keeps all. (Materialised attention: the only other level has no products.)
 TEST(Recompute, IsSearchedForByRehearsals) {
   GenerateOptions options = two_layers("llama-3-8b", Recompute::choose);
   options.model.layers = 8;

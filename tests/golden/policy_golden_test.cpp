@@ -237,11 +237,11 @@ Trace four_activations() {
   return trace;
 }
 
-// GPU of 335, of which g0, the largest workspace of a task, leaves 325. Each op is a task. Before f3 are there a0, a1 and
-// a2, and a3 is made: 75 too many, nowhere else is it more. a2 is used by f3; a0 and a1 could both leave and return in
-// time, so the one that is used later first goes: a1, after f2, its last use before b1. It has to be written, and f3
-// waits for that. To be there for b1 it is asked for 100 ns before: after b3.
-// x comes on demand, as all of the first task's.
+// GPU of 335, of which g0, the largest workspace of a task, leaves 325. Each op is a task. Before f3 are there a0, a1
+// and a2, and a3 is made: 75 too many, nowhere else is it more. a2 is used by f3; a0 and a1 could both leave and return
+// in time, so the one that is used later first goes: a1, after f2, its last use before b1. It has to be written, and f3
+// waits for that. To be there for b1 it is asked for 100 ns before: after b3. x comes on demand, as all of the first
+// task's.
 TEST(PolicyGoldenTest, PressureFit) {
   const GoldenRun run = run_golden("pressurefit", {}, four_activations(), machine_of(335));
   EXPECT_THAT(run.waits(0), ElementsAre(10, 0, 0, 100, 0, 0, 0, 0));

@@ -1,9 +1,9 @@
 // Inside the generator: keys and values of a context that is trained chunk by chunk, so that activations of one chunk
 // are alive at a time (OOMB, arXiv 2602.02108).
 //
-// Pass 1 goes forward through all chunks and only leaves keys and values, beside gradients of them that are zero. Pass 2
-// goes through the chunks in reverse: forward again, then backward, which adds to the gradients of all earlier keys and
-// values and takes those of its own, to which all later chunks have added.
+// Pass 1 goes forward through all chunks and only leaves keys and values, beside gradients of them that are zero. Pass
+// 2 goes through the chunks in reverse: forward again, then backward, which adds to the gradients of all earlier keys
+// and values and takes those of its own, to which all later chunks have added.
 //
 // Sparse attention: each page of queries attends to at most so many earlier pages of keys. Which ones depends on data:
 // here a draw, the same in all passes of a layer. What a chunk reads is the union over its pages.

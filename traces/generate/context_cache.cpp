@@ -8,7 +8,6 @@
 namespace tencache::generator {
 namespace {
 
-constexpr Count page_tokens = 128;
 constexpr std::uint64_t seed = 1;
 
 Count up(Count a, Count b) { return (a + b - 1) / b; }

@@ -32,6 +32,8 @@ struct ContextCache {
 // How a sequence is cut.
 class ContextPlan {
  public:
+  static constexpr Count page_tokens = 128;
+
   explicit ContextPlan(const GenerateOptions& options);
 
   Count chunks() const { return chunks_; }

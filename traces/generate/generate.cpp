@@ -194,7 +194,8 @@ void check_size(const GenerateOptions& o) {
   const double idle_experts =
       real(m.layers - m.dense_layers) * real(m.experts - m.experts_per_token) * 3 * real(m.hidden * m.expert_width());
   const double parameters = real(parameter_count(m, o.head)) - idle_experts + real(m.hidden * m.vocabulary);
-  if (o.context.pages != 0) longest = std::min(longest, real(128 * o.context.pages + o.context.tokens));
+  if (o.context.pages != 0)
+    longest = std::min(longest, real(generator::ContextPlan::page_tokens * o.context.pages + o.context.tokens));
   const double attention = 7 * real(m.layers) * real(m.heads * m.head_dimension) * longest;
   const double flops = tokens * (6 * parameters + 2 * attention) * (o.recompute == Recompute::none ? 1 : 4.0 / 3);
   if (flops > most_flops) {

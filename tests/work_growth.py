@@ -145,6 +145,7 @@ class Workload:
     gpu: float  # bytes of the GPU: share of what persists ...
     gpu_activations: float = 0  # ... and of the activations
     cpu: float = 8  # bytes of the CPU: share of what persists
+    policies: tuple = ()  # that it is made for; none: all
 
 
 PERSISTENT = ("parameter", "optimizer_state", "master_parameter", "expert", "kv_cache")
@@ -159,6 +160,10 @@ WORKLOADS = [
              gpu=0.6),
     Workload("tokens", (8, 32, 128), MIXTURE.replace("{layers}", "4"),
              "--new-tokens {size} --prompt 32 --placeable all --kv-page whole --gpu l40s", gpu=0.6),
+    Workload("choices", (4, 16, 64), DENSE, "--batch 8 --micro-batches 2 --seq 256 --recompute choose --gpu l40s",
+             gpu=0.6, policies=("pressurefit", "foresight")),
+    Workload("chunks", (4, 16, 64), DENSE, "--batch 1 --seq 1024 --context-chunk 256 --gpu l40s", gpu=0.6,
+             policies=("oomb",)),
 ]
 
 # How a policy is run, if not by default.
@@ -479,7 +484,8 @@ class Growths:
         subjects = [(name, name, workload, command, (0, 1)) for name, workload, command in STUDIES]
         subjects += [(policy, f"replay {policy} {setting[6:]}, {workload.name}".replace(" ,", ","), workload.name,
                       f"replay {{trace}} {{memory}} -p {policy} --iterations 2 {setting}", (0,))
-                     for policy in policies for setting in SETTINGS.get(policy, [""]) for workload in WORKLOADS]
+                     for policy in policies for setting in SETTINGS.get(policy, [""]) for workload in WORKLOADS
+                     if policy in (workload.policies or policies)]
         subjects = [each for each in subjects if self.wants(each[1])]
         needed = {each[2] for each in subjects}
         cases_of = {workload.name: self.traces(workload) for workload in WORKLOADS

@@ -105,7 +105,7 @@ void Foreknowledge::done(const Event& event, const View& view) {
     if (gpu || uses[i].write) {
       next.gpu = std::max(place(after.gpu), places.gpu() + 1);  // a CPU op may be far behind
       next.touch = place(after.touch);
-      if (next.gpu != no_place) lacking_.insert(places.index(next.gpu));
+      if (!gpu && next.gpu != no_place) lacking_.insert(places.index(next.gpu));  // what the GPU used, it has
     }
     if (!gpu || uses[i].write) next.cpu = place(after.cpu);
     plan.used(id, future.use_index(event.op, i));

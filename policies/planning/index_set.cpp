@@ -18,7 +18,10 @@ IndexSet::IndexSet(std::size_t bound) {
 
 void IndexSet::insert(std::size_t index) {
   for (const std::size_t begin : levels_) {
-    words_[begin + index / word_bits] |= std::uint64_t{1} << (index % word_bits);
+    std::uint64_t& word = words_[begin + index / word_bits];
+    const bool known = word != 0;  // to the levels above
+    word |= std::uint64_t{1} << (index % word_bits);
+    if (known) return;
     index /= word_bits;
   }
 }

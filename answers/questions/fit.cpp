@@ -21,7 +21,7 @@ struct FitQuestion {
   Scenario scenario;
   std::string policies = "all";
   std::map<std::string, std::string> settings;
-  std::string minimum;  // none, gpu, all; empty: all of one policy, gpu of several
+  std::string minimum;  // none, gpu, all; empty: all of one policy, of several gpu or, on a long trace, none
   std::vector<std::string> allocators;
   std::string largest;       // axes of a generation, all, none; empty: all of one policy
   std::string changes;       // none: what makes it fit is not tried
@@ -29,9 +29,17 @@ struct FitQuestion {
   std::string pinned_limit;  // of page-locked CPU memory: a size, or percent of the machine's
 };
 
-// What is searched by default: every tier of one policy, the GPU's of several.
-std::vector<TierKind> searched_kinds(const FitQuestion& asked, std::size_t policies) {
+// What is searched by default: every tier of one policy, the GPU's of several, where that takes seconds.
+std::vector<TierKind> searched_kinds(const FitQuestion& asked, std::size_t policies, std::size_t ops) {
+  constexpr std::size_t most_ops = 50'000;
   if (asked.minimum == "none") return {};
+  if (asked.minimum.empty() && policies > 1 && ops > most_ops) {
+    remark(
+        fmt::format("note: the least memory of {} policies is not searched on a trace of {} ops; --minimum gpu does, "
+                    "and one -p",
+                    policies, ops));
+    return {};
+  }
   const bool all = asked.minimum == "all" || (asked.minimum.empty() && policies == 1);
   if (all) return {TierKind::gpu, TierKind::cpu, TierKind::nvme};
   return {TierKind::gpu};
@@ -71,7 +79,7 @@ Answered fit(const FitQuestion& asked, const Json& command) {
   request.workload = &workload;
   request.policies = names;
   request.settings = settings;
-  request.searched = searched_kinds(asked, names.size());
+  request.searched = searched_kinds(asked, names.size(), workload.trace->ops.size());
   request.pinned_limit = parse_pinned_limit(asked.pinned_limit, workload.machine, rank_count(*workload.trace));
   std::optional<SystemVerdict> with;
   if (!asked.with.empty()) with = judge_system(asked.with, workload);
@@ -144,7 +152,7 @@ std::unique_ptr<Question> fit_question() {
   options
       .text("--minimum", request->minimum,
             "Search the least memory of: none, gpu, all tiers, each with the others as the machine has them "
-            "(default: all of one policy, gpu of several)")
+            "(default: all of one policy; of several gpu, or none on a trace of over 50,000 ops)")
       .one_of({"none", "gpu", "all"});
   options.word("--largest", request->largest,
                "Of a text generation, search the most that fits, all else as asked: requests (of a micro-batch), "

@@ -373,6 +373,21 @@ TEST_F(FitCommand, SaysWhatTheCpuComputesOfTheWaitForIt) {
               result["stall_seconds"]["cpu_optimizer"].get<double>(), 1e-12);
 }
 
+// Tries on a long trace take minutes: of several policies they are made where they are asked for, and a note says so.
+TEST_F(FitCommand, SearchesALongTraceOnlyWhereAsked) {
+  const auto answer = [](const std::string& policies, const std::string& micro_batches) {
+    return run_in_process({"fit", "--model", "gpt2", "--batch", micro_batches, "--micro-batches", micro_batches,
+                           "--seq", "8", "-m", "g5.xlarge", "-p", policies});
+  };
+  const InProcessAnswer several = answer("lru,fifo", "200");
+  EXPECT_THAT(several.err, HasSubstr("the least memory of 2 policies is not searched on a trace of"));
+  EXPECT_THAT(several.out, Not(HasSubstr("least GPU memory")));
+  for (const InProcessAnswer& searched : {answer("lru", "200"), answer("lru,fifo", "2")}) {
+    EXPECT_THAT(searched.err, Not(HasSubstr("not searched")));
+    EXPECT_THAT(searched.out, HasSubstr("least GPU memory"));
+  }
+}
+
 TEST_F(FitCommand, ResultsOfAModelAreReproduced) {
   const std::string file = ::testing::TempDir() + "/model_result.json";
   const InProcessAnswer result = run_in_process(

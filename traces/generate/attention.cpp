@@ -67,59 +67,107 @@ void KvCacheOps::op(std::string_view name, const Module& module, Cost cost, std:
   step_.placeable = placeable;
 }
 
-TensorId LatentAttentionOps::forward(Layer& layer, const MicroBatch& micro, TensorId x) {
+TensorId LatentAttentionOps::forward(Layer& layer, const MicroBatch& micro, TensorId x, LatentAttentionState& state) {
   const Count tokens = micro.tokens(), heads = rank_.heads, rope = model_.rope_dimension;
   const Module& module = layer.attention_module;
-  LinearState linear_state;
-  NormState norm_state;
-  Inputs inputs;
   TensorId source = x;
   if (layer.latent.query_down) {
-    source = linears_.linear(layer.latent.query_down, x, tokens, linear_state);
-    source = norm(rank_, layer.latent.query_down_norm, source, tokens, norm_state);
+    source = linears_.linear(layer.latent.query_down, x, tokens, state.query_down);
+    source = norm(rank_, layer.latent.query_down_norm, source, tokens, state.query_down_norm);
   }
-  inputs.query = linears_.linear(layer.query, source, tokens, linear_state);
-  const TensorId joint = linears_.linear(layer.latent.down, x, tokens, linear_state);
-  inputs.latent = norm(rank_, layer.latent.norm, joint, tokens, norm_state);
-  TensorId query = inputs.query;
-  if (rank_.kernels.eager()) query = step_.activation(module, "rotated_query", tokens * heads * model_.head_dimension);
-  inputs.key_rope = step_.activation(module, "rotated_key", tokens * rope);
-  step_.op("rotary", module, rank_.kernels.rotary(tokens * (heads + 1) * rope), {inputs.query, joint},
-           {query, inputs.key_rope});
-  inputs.query = query;
+  const TensorId query = linears_.linear(layer.query, source, tokens, state.query);
+  const TensorId joint = linears_.linear(layer.latent.down, x, tokens, state.down);
+  state.latent = norm(rank_, layer.latent.norm, joint, tokens, state.norm);
+  state.q = query;
+  if (rank_.kernels.eager() || linears_.pass().keeps_products()) {
+    state.q = step_.activation(module, "rotated_query", tokens * heads * model_.head_dimension);
+  }
+  state.key_rope = step_.activation(module, "rotated_key", tokens * rope);
+  step_.op("rotary", module, rank_.kernels.rotary(tokens * (heads + 1) * rope), {query, joint},
+           {state.q, state.key_rope});
   if (micro.cache != nullptr) {
-    cache_.write(module, micro, {.width = model_.key_value_rank + rope}, {inputs.latent, inputs.key_rope});
+    cache_.write(module, micro, {.width = model_.key_value_rank + rope}, {state.latent, state.key_rope});
   }
-  const bool decodes = micro.cache != nullptr && step_.phase == Phase::decode;
-  const TensorId context = decodes ? attend_cache(layer, micro, inputs) : attend_prompt(layer, micro, inputs);
-  const TensorId y = linears_.linear(layer.attention_output, context, tokens, linear_state);
-  rank_.collectives.all_reduce(Group::tensor, module, y);
+  if (micro.cache != nullptr && step_.phase == Phase::decode) {
+    state.context = attend_cache(layer, micro, state);
+  } else {
+    attend_prompt(layer, micro, state);
+  }
+  const TensorId y = linears_.linear(layer.attention_output, state.context, tokens, state.output);
+  if (!linears_.taken()) rank_.collectives.all_reduce(Group::tensor, module, y);
   return y;
 }
 
-TensorId LatentAttentionOps::attend_prompt(Layer& layer, const MicroBatch& micro, const Inputs& inputs) {
-  const Module& module = layer.attention_module;
-  const Count tokens = micro.tokens(), heads = rank_.heads, dimension = model_.head_dimension;
-  const Count value = model_.value_dimension;
-  LinearState state;
-  const TensorId expanded = linears_.linear(layer.latent.up, inputs.latent, tokens, state);
-  const TensorId key = step_.activation(module, "key", tokens * heads * dimension);
-  const Bytes copied = tokens * heads * (plain() + dimension) * step_.element_bytes();
-  step_.op("concatenate", module, {.kernel = {.kind = KernelKind::copy}, .bytes = copied}, {expanded, inputs.key_rope},
-           {key});
-  const TensorId context = step_.activation(module, "context", tokens * heads * value);
-  // Its kernel's head is as wide as those of key and value on average. Causal: half of the scores.
-  const Cost cost{
-      .kernel = {.kind = KernelKind::attention,
-                 .attention = step_.options.attention_kernel,
-                 .causal = true,
-                 .shape = {micro.sequences, heads, heads, micro.length, micro.length, (dimension + value) / 2}},
-      .flops = tokens * micro.length * heads * (dimension + value)};
-  step_.op("flash_attention", module, cost, {inputs.query, key, expanded}, {context});
-  return context;
+// Its kernel's head is as wide as those of key and value on average. Causal: half of the scores. Backward five products
+// instead of two.
+Cost LatentAttentionOps::flash(KernelKind kind, const MicroBatch& micro) const {
+  const Count heads = rank_.heads, widths = model_.head_dimension + model_.value_dimension;
+  const Count product = micro.tokens() * micro.length * heads * widths;
+  return {.kernel = {.kind = kind,
+                     .attention = step_.options.attention_kernel,
+                     .causal = true,
+                     .shape = {micro.sequences, heads, heads, micro.length, micro.length, widths / 2}},
+          .flops = kind == KernelKind::attention ? product : 5 * product / 2};
 }
 
-TensorId LatentAttentionOps::attend_cache(Layer& layer, const MicroBatch& micro, const Inputs& inputs) {
+void LatentAttentionOps::attend_prompt(Layer& layer, const MicroBatch& micro, LatentAttentionState& state) {
+  const Module& module = layer.attention_module;
+  const Count tokens = micro.tokens(), heads = rank_.heads, dimension = model_.head_dimension;
+  state.expanded = linears_.linear(layer.latent.up, state.latent, tokens, state.up);
+  state.key = step_.activation(module, "key", tokens * heads * dimension);
+  const Bytes copied = tokens * heads * (plain() + dimension) * step_.element_bytes();
+  step_.op("concatenate", module, {.kernel = {.kind = KernelKind::copy}, .bytes = copied},
+           {state.expanded, state.key_rope}, {state.key});
+  LayerPass& pass = linears_.pass();
+  if (pass.keeps() && pass.again()) {
+    state.context = pass.take();
+    state.log_sum_exp = pass.take();
+    return;
+  }
+  state.context = step_.activation(module, "context", tokens * heads * model_.value_dimension);
+  if (!step_.options.forward_only)
+    state.log_sum_exp = step_.tensor(module, "log_sum_exp", tokens * heads * 4, Role::activation);
+  step_.op("flash_attention", module, flash(KernelKind::attention, micro), {state.q, state.key, state.expanded},
+           {state.context, state.log_sum_exp});
+  if (!pass.keeps()) return;
+  pass.keep(state.context);
+  pass.keep(state.log_sum_exp);
+}
+
+void LatentAttentionOps::backward(Layer& layer, const MicroBatch& micro, const LatentAttentionState& state, TensorId dy,
+                                  TensorId* dx) {
+  const Module& module = layer.attention_module;
+  const Count tokens = micro.tokens(), heads = rank_.heads, dimension = model_.head_dimension;
+  const Count rope = model_.rope_dimension, value = model_.value_dimension, rank = model_.key_value_rank;
+  TensorId d_context = none, d_latent = none, d_source = none;
+  linears_.linear_backward(layer.attention_output, state.output, dy, tokens, &d_context);
+  const TensorId dq = step_.gradient(module, "query_grad", tokens * heads * dimension);
+  const TensorId d_key = step_.gradient(module, "key_grad", tokens * heads * dimension);
+  const TensorId d_value = step_.gradient(module, "value_grad", tokens * heads * value);
+  step_.op("flash_attention_backward", module, flash(KernelKind::attention_backward, micro),
+           {d_context, state.q, state.key, state.expanded, state.context, state.log_sum_exp}, {dq, d_key, d_value});
+  // The rotated part of the key is that of all heads: its gradient is their sum.
+  const TensorId d_expanded = step_.gradient(module, "expanded_grad", tokens * heads * (plain() + value));
+  const TensorId d_key_rope = step_.gradient(module, "rotated_key_grad", tokens * rope);
+  step_.op("concatenate_backward", module, {.kernel = {.kind = KernelKind::copy}}, {d_key, d_value},
+           {d_expanded, d_key_rope});
+  linears_.linear_backward(layer.latent.up, state.up, d_expanded, tokens, &d_latent);
+  d_latent = norm_backward(rank_, layer.latent.norm, state.norm, d_latent, none, tokens, true);
+  const TensorId d_joint = step_.gradient(module, "joint_grad", tokens * (rank + rope));
+  step_.op("rotary_backward", module, kernels_.rotary_backward(tokens * (heads + 1) * rope), {dq, d_key_rope, d_latent},
+           {dq, d_joint});
+  linears_.linear_backward(layer.latent.down, state.down, d_joint, tokens, dx);
+  if (layer.latent.query_down) {
+    linears_.linear_backward(layer.query, state.query, dq, tokens, &d_source);
+    d_source = norm_backward(rank_, layer.latent.query_down_norm, state.query_down_norm, d_source, none, tokens, true);
+    linears_.linear_backward(layer.latent.query_down, state.query_down, d_source, tokens, dx);
+  } else {
+    linears_.linear_backward(layer.query, state.query, dq, tokens, dx);
+  }
+  if (dx != nullptr) rank_.collectives.all_reduce(Group::tensor, module, *dx);
+}
+
+TensorId LatentAttentionOps::attend_cache(Layer& layer, const MicroBatch& micro, const LatentAttentionState& state) {
   const Module& module = layer.attention_module;
   const Count sequences = micro.sequences, heads = rank_.heads, rank = model_.key_value_rank;
   const Count width = rank + model_.rope_dimension, value = model_.value_dimension;
@@ -134,7 +182,7 @@ TensorId LatentAttentionOps::attend_cache(Layer& layer, const MicroBatch& micro,
     return cost;
   };
   const TensorId absorbed = step_.activation(module, "absorbed_query", sequences * heads * rank);
-  step_.op("absorb_query", module, product(plain(), rank, plain()), {inputs.query, weight}, {absorbed});
+  step_.op("absorb_query", module, product(plain(), rank, plain()), {state.q, weight}, {absorbed});
   const Count tokens = micro.cache->tokens;
   const TensorId latent_context = step_.activation(module, "latent_context", sequences * heads * rank);
   const Cost cost{.kernel = {.kind = KernelKind::attention,
@@ -143,7 +191,7 @@ TensorId LatentAttentionOps::attend_cache(Layer& layer, const MicroBatch& micro,
                   .flops = 2 * sequences * tokens * heads * (width + rank),
                   .bytes = sequences * (tokens * width + heads * (width + rank)) * e};
   std::vector<TensorId> reads = cache_.read(module, micro, {.width = width});
-  reads.insert(reads.end(), {absorbed, inputs.query});
+  reads.insert(reads.end(), {absorbed, state.q});
   cache_.attend(module, cost, reads, latent_context);
   const TensorId context = step_.activation(module, "context", sequences * heads * value);
   step_.op("expand_values", module, product(rank, value, value), {latent_context, weight}, {context});

@@ -47,24 +47,31 @@ class KvCacheOps {
   Step& step_;
 };
 
-// DeepSeek's multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), forward.
+struct LatentAttentionState {
+  LinearState query_down, query, down, up, output;
+  NormState query_down_norm, norm;
+  TensorId q = none, latent = none, key_rope = none;
+  TensorId key = none, expanded = none, context = none, log_sum_exp = none;  // of a prompt, or in training
+};
+
+// DeepSeek's multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1).
 //
 // Keys and values of all heads are products of one narrow vector a token; only that vector and the rotated part of the
 // key, which the heads share, are cached. A prompt expands them and attends as usual. A new token multiplies its
 // queries with the expanding weight instead, attends to the narrow vectors of all heads at once, and expands what comes
-// out.
+// out. Training is as a prompt.
 class LatentAttentionOps : BlockOps {
  public:
   using BlockOps::BlockOps;
 
-  TensorId forward(Layer& layer, const MicroBatch& micro, TensorId x);
+  TensorId forward(Layer& layer, const MicroBatch& micro, TensorId x, LatentAttentionState& state);
+  // Adds to *dx in place, or makes it; dx null: not wanted.
+  void backward(Layer& layer, const MicroBatch& micro, const LatentAttentionState& state, TensorId dy, TensorId* dx);
 
  private:
-  struct Inputs {
-    TensorId query = none, latent = none, key_rope = none;
-  };
-  TensorId attend_prompt(Layer& layer, const MicroBatch& micro, const Inputs& inputs);
-  TensorId attend_cache(Layer& layer, const MicroBatch& micro, const Inputs& inputs);
+  void attend_prompt(Layer& layer, const MicroBatch& micro, LatentAttentionState& state);
+  TensorId attend_cache(Layer& layer, const MicroBatch& micro, const LatentAttentionState& state);
+  Cost flash(KernelKind kind, const MicroBatch& micro) const;
   Count plain() const { return model_.head_dimension - model_.rope_dimension; }
 
   KvCacheOps cache_{rank_};

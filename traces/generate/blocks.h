@@ -55,6 +55,9 @@ struct Layer {
   std::vector<FeedForward> experts;
   Module module, attention_module, feed_forward_module;
   std::vector<Parameter*> parameters;
+
+  // All that there are but the router, those of the experts last.
+  std::vector<Linear*> linears();
 };
 
 struct EmbeddingBlock {

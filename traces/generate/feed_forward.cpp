@@ -103,17 +103,18 @@ TensorId FeedForwardOps::experts_forward(Layer& layer, const MicroBatch& micro, 
     state.outputs.push_back(forward(layer.experts[i], input, tokens_of(i), state.experts[i], false));
   }
   if (routed) step_.end_revealed();
-  if (linears_.stops_early()) return none;
-  const TensorId combined = step_.activation(module, "combined", tokens * hidden);
-  std::vector<TensorId> parts = state.outputs;
-  parts.push_back(state.weights);
-  const TensorId results[] = {combined};
-  step_.op("combine", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(parts),
-           std::span<const TensorId>(results));
+  const bool stops = linears_.stops_early();
+  TensorId combined = none;
+  if (!stops) {
+    combined = step_.activation(module, "combined", tokens * hidden);
+    std::vector<TensorId> parts = state.outputs;
+    parts.push_back(state.weights);
+    step_.op("combine", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(parts),
+             std::span<const TensorId>(&combined, 1));
+  }
   if (!layer.feed_forward.up) return combined;
-  FeedForwardState shared_state;
-  const TensorId shared = forward(layer.feed_forward, x, tokens, shared_state, false);
-  step_.op("add_shared", module, kernels_.add(tokens * hidden), {combined, shared}, {combined});
+  const TensorId shared = forward(layer.feed_forward, x, tokens, state.shared, true);
+  if (!stops) step_.op("add_shared", module, kernels_.add(tokens * hidden), {combined, shared}, {combined});
   return combined;
 }
 
@@ -121,6 +122,7 @@ void FeedForwardOps::experts_backward(Layer& layer, const ExpertsState& state, T
                                       TensorId* dx) {
   const Module& module = layer.feed_forward_module;
   const Count count = model_.experts, capacity = expert_capacity(tokens), hidden = model_.hidden;
+  if (layer.feed_forward.up) backward(layer.feed_forward, state.shared, dy, dx);
   std::vector<TensorId> reads = state.outputs, writes;
   reads.insert(reads.end(), {state.weights, dy});
   for (Count i = 0; i < count; ++i) {

@@ -19,6 +19,7 @@ struct ExpertsState {
   TensorId weights = none;
   std::vector<TensorId> outputs;  // of each expert
   std::vector<FeedForwardState> experts;
+  FeedForwardState shared;
 };
 
 class FeedForwardOps : BlockOps {

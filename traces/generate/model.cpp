@@ -363,7 +363,6 @@ const std::vector<FamilyFacts>& model_families() {
        .own_widths = true,
        .experts = true,
        .latent_attention = true,
-       .trained = false,
        .set_defaults = set_llama_defaults},
       {.family = ModelFamily::falcon,
        .name = "falcon",

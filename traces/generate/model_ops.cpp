@@ -352,7 +352,7 @@ TensorId LayerOps::run_forward(Layer& layer, const MicroBatch& micro, TensorId x
     return y;
   };
   const auto attend = [&](TensorId input) {
-    return layer.latent.down ? latent_attention_.forward(layer, micro, input)
+    return layer.latent.down ? latent_attention_.forward(layer, micro, input, state.latent_attention)
                              : attention_.forward(layer, micro, input, state.attention);
   };
   const Module& attention_module = layer.attention_module;
@@ -408,6 +408,13 @@ TensorId LayerOps::backward(Layer& layer, const MicroBatch& micro, LayerState& s
     feed_forward_.backward(layer.feed_forward, state.feed_forward, d_out, dx);
     if (!shared_norm) rank_.collectives.all_reduce(Group::tensor, layer.feed_forward_module, *dx);
   };
+  const auto attention_backward = [&](TensorId d_out, TensorId* dx) {
+    if (layer.latent.down) {
+      latent_attention_.backward(layer, micro, state.latent_attention, d_out, dx);
+    } else {
+      attention_.backward(layer, micro, state.attention, d_out, dx);
+    }
+  };
   if (rank_.model.parallel_block) {
     const TensorId d_sum = dropout_backward(rank_, layer.module, dy, state.feed_forward_mask, elements);
     TensorId d_second = none;
@@ -420,7 +427,7 @@ TensorId LayerOps::backward(Layer& layer, const MicroBatch& micro, LayerState& s
       d_normed = d_second;
     }
     const bool wanted = input_gradient || layer.attention_norm.is_trained();
-    attention_.backward(layer, micro, state.attention, d_sum, wanted ? &d_normed : nullptr);
+    attention_backward(d_sum, wanted ? &d_normed : nullptr);
     return norm_backward(rank_, layer.attention_norm, state.attention_norm, d_normed, residual, tokens, input_gradient);
   }
   if (rank_.model.norm_first) {
@@ -433,7 +440,7 @@ TensorId LayerOps::backward(Layer& layer, const MicroBatch& micro, LayerState& s
         dropout_backward(rank_, layer.attention_module, d_middle, state.attention_mask, elements);
     TensorId d_normed = none;
     const bool wanted = input_gradient || layer.attention_norm.is_trained();
-    attention_.backward(layer, micro, state.attention, d_attended, wanted ? &d_normed : nullptr);
+    attention_backward(d_attended, wanted ? &d_normed : nullptr);
     return norm_backward(rank_, layer.attention_norm, state.attention_norm, d_normed, d_middle, tokens, input_gradient);
   }
   // Norms behind: the gradient of a sum is also that of its residual, to which the block's own is added in place.
@@ -442,7 +449,7 @@ TensorId LayerOps::backward(Layer& layer, const MicroBatch& micro, LayerState& s
   feed_forward_backward(d_out, &d_sum);
   TensorId d_first = norm_backward(rank_, layer.attention_norm, state.attention_norm, d_sum, none, tokens, true);
   const TensorId d_attended = dropout_backward(rank_, layer.attention_module, d_first, state.attention_mask, elements);
-  attention_.backward(layer, micro, state.attention, d_attended, input_gradient ? &d_first : nullptr);
+  attention_backward(d_attended, input_gradient ? &d_first : nullptr);
   return input_gradient ? d_first : TensorId{none};
 }
 

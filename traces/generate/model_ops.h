@@ -73,6 +73,7 @@ struct LayerState {
   OpIndex first = 0, end = 0;  // of the forward pass
   NormState attention_norm, feed_forward_norm;
   AttentionState attention;
+  LatentAttentionState latent_attention;
   TensorId attention_mask = none;
   FeedForwardState feed_forward;
   ExpertsState experts;

@@ -517,18 +517,10 @@ std::vector<std::string> linear_labels(const GenerateOptions& options, const std
   Trace scratch;
   const KernelModel kernels(options.gpu, options.precision);
   Step step(scratch, options, kernels, 0);
-  const RankModel model = build_rank_model(step, options.model, shapes, {});
+  RankModel model = build_rank_model(step, options.model, shapes, {});
   std::vector<std::string> labels;
-  const auto add = [&](const Linear& linear) {
-    if (linear && std::find(labels.begin(), labels.end(), linear.label) == labels.end()) labels.push_back(linear.label);
-  };
-  const Layer& layer = model.layers.front();
-  for (const Linear* linear : {&layer.query, &layer.key, &layer.value, &layer.query_key_value, &layer.attention_output,
-                               &layer.feed_forward.gate, &layer.feed_forward.up, &layer.feed_forward.down}) {
-    add(*linear);
-  }
-  if (!layer.experts.empty()) {
-    for (const Linear* linear : {&layer.experts[0].gate, &layer.experts[0].up, &layer.experts[0].down}) add(*linear);
+  for (const Linear* linear : model.layers.front().linears()) {
+    if (std::find(labels.begin(), labels.end(), linear->label) == labels.end()) labels.push_back(linear->label);
   }
   return labels;
 }

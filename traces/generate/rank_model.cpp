@@ -296,6 +296,8 @@ WeightUse Builder::use_of(Part part, const ParameterShape& shape) const {
 
 // Under --train-layers. A head that is tied to the embedding is frozen with it.
 bool Builder::is_trained(const ParameterShape& shape, Part part, bool bias) const {
+  // DeepSeek-V3's routers choose by a bias that no gradient reaches: a rule moves it (arXiv 2412.19437, section 2.1.2).
+  if (part == Part::router && bias && model_.family == ModelFamily::deepseek) return false;
   if (options_.trained.biases_only) return bias;
   if (!options_.trained.last_layers) return true;
   if (shape.layer >= 0)
@@ -494,13 +496,7 @@ RankModel Builder::build(const std::vector<ParameterShape>& shapes) {
   result_.layers.resize(layers);
   for (const ParameterShape& shape : shapes) add(shape);
   for (Layer& layer : result_.layers) {
-    for (Linear* linear : {&layer.query, &layer.key, &layer.value, &layer.query_key_value, &layer.attention_output,
-                           &layer.feed_forward.gate, &layer.feed_forward.up, &layer.feed_forward.down}) {
-      adapt(*linear, layer.parameters);
-    }
-    for (FeedForward& expert : layer.experts) {
-      for (Linear* linear : {&expert.gate, &expert.up, &expert.down}) adapt(*linear, layer.parameters);
-    }
+    for (Linear* linear : layer.linears()) adapt(*linear, layer.parameters);
   }
   if (result_.has_head) {
     ModelHead& head = result_.head;
@@ -557,6 +553,16 @@ void Builder::add(const ParameterShape& shape) {
 }
 
 }  // namespace
+
+std::vector<Linear*> Layer::linears() {
+  std::vector<Linear*> all = {&latent.query_down, &query,       &key,       &value,
+                              &query_key_value,   &latent.down, &latent.up, &attention_output};
+  const auto add = [&](FeedForward& block) { all.insert(all.end(), {&block.gate, &block.up, &block.down}); };
+  add(feed_forward);
+  for (FeedForward& expert : experts) add(expert);
+  std::erase_if(all, [](const Linear* linear) { return !*linear; });
+  return all;
+}
 
 LayerRange layers_of_chunk(Count layers, Count stages, Count chunks, Count stage, Count chunk) {
   if (chunks == 1) return {layers * stage / stages, layers * (stage + 1) / stages};

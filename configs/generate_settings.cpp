@@ -241,6 +241,9 @@ void set_generation(const Values& values, GenerateOptions& options) {
       throw Error("--kv-page: '" + page + "' is neither a number of tokens, nor a size such as 2MiB, nor whole");
     }
   }
+  const std::int64_t prefix = values.whole("shared-prefix");
+  if (prefix < 0) throw Error(fmt::format("--shared-prefix: {} is below 0", prefix));
+  generation.shared_prefix = static_cast<std::uint64_t>(prefix);
   if (options.model.experts == 0) {
     for (const char* name : routing_options) {
       if (values.given(name)) throw Error(fmt::format("--{}: {} has no experts", name, options.model.name));
@@ -362,8 +365,8 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   if (generates) {
     set_generation(values, options);
   } else {
-    std::vector<const char*> names = {"prompt",    "block",        "order",     "kv-page",
-                                      "kv-format", "attention-on", "placeable", "request-seed"};
+    std::vector<const char*> names = {"prompt",       "block",     "order",        "kv-page",      "kv-format",
+                                      "attention-on", "placeable", "request-seed", "shared-prefix"};
     names.insert(names.end(), std::begin(routing_options), std::end(routing_options));
     for (const char* name : names) {
       if (values.given(name)) throw Error(fmt::format("--{} belongs to a generation; give --new-tokens as well", name));
@@ -480,6 +483,9 @@ const std::vector<GenerateOption>& generate_options() {
        "row"},
       {"kv-page", text,
        "What the KV cache grows by: tokens, a size such as 2MiB (of a request's keys in a layer), or whole", "16"},
+      {"shared-prefix", whole,
+       "Tokens that all prompts begin with, whose keys and values are there already, once for all (with --new-tokens)",
+       "0"},
       {"attention-on", text,
        "Where new tokens attend to the KV cache: gpu, or cpu, at the machine's cpu.tflops and cpu.bandwidth", "gpu"},
       {"placeable", text,

@@ -84,6 +84,45 @@ TEST(TextGeneration, KeepsKeysAndValuesInPieces) {
   EXPECT_THAT(tokens(), ElementsAre(std::pair(1, 16), std::pair(20, 4)));
 }
 
+// Eight of the 20 tokens have keys and values before the block begins, once for all six requests in each of two layers:
+// the other twelve go through the layers and see them, and new tokens see as many as ever.
+TEST(TextGeneration, SharesAPrefix) {
+  GenerateOptions options = block("llama-3-8b");
+  const ModelDescription& m = options.model;
+  const Trace alone = generate(options);
+  options.generation->shared_prefix = 8;
+  const Trace trace = generate(options);
+  const Count width = m.heads * m.head_dimension, keys = m.key_value_heads * m.head_dimension;
+  const Count layer = m.hidden * (2 * width + 2 * keys + 3 * m.intermediate), head = m.hidden * m.vocabulary;
+  EXPECT_EQ(flops_of_step(trace, 0),
+            2 * (6 * 12 * m.layers * layer + 6 * head) + m.layers * 2 * 6 * (20 * 20 - 8 * 8) * width);
+  for (Count i = 1; i < 5; ++i) EXPECT_EQ(flops_of_step(trace, i), flops_of_step(alone, i)) << i;
+  Bytes shared = 0;
+  std::map<TensorId, int> readers;
+  for (TensorId id = 0; id < trace.tensors.size(); ++id) {
+    if (!trace.tensors[id].persistent || trace.tensors[id].role != Role::kv_cache) continue;
+    shared += trace.tensors[id].bytes;
+    readers[id] = 0;
+  }
+  for (const Op& op : trace.ops) {
+    for (const TensorId id : trace.reads(op)) {
+      if (readers.contains(id)) ++readers[id];
+    }
+    for (const TensorId id : trace.writes(op)) EXPECT_FALSE(readers.contains(id));
+  }
+  EXPECT_EQ(shared, m.layers * 8 * 2 * keys * 2);
+  for (const auto& [id, count] : readers) EXPECT_EQ(count, 2 * 5) << id;  // of two micro-batches, each step once
+  const std::string prefix = "--shared-prefix: ";
+  options.generation->shared_prefix = 20;
+  EXPECT_THAT(error_of(options), HasSubstr(prefix + "20 tokens are no beginning of a prompt of 20; take fewer"));
+  options.generation->shared_prefix = 8;
+  options.attention = AttentionKind::materialised;
+  EXPECT_THAT(error_of(options), HasSubstr(prefix + "is modelled with fused kernels only"));
+  options = block("deepseek-v2-lite");
+  options.generation->shared_prefix = 8;
+  EXPECT_THAT(error_of(options), HasSubstr(prefix + "is not modelled for latent attention and sliding windows"));
+}
+
 // What a step attends is what was written before, in its own layer and micro-batch, and nothing else is kept.
 TEST(TextGeneration, ReadsWhatItWrote) {
   GenerateOptions options = block("opt-125m");

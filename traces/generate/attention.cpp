@@ -279,6 +279,14 @@ void AttentionOps::append_context(const Layer& layer, const MicroBatch& micro, c
   step_.op("kv_grad_clear", module, {.kernel = {.kind = KernelKind::elementwise}, .bytes = bytes}, {}, gradients);
 }
 
+void AttentionOps::add_past(Cost& cost, KernelKind kind, const MicroBatch& micro, Count past) const {
+  if (past == 0) return;
+  cost.kernel.causal = false;
+  cost.kernel.shape[4] = past + micro.length / 2;
+  const Count seen = micro.sequences * micro.length * past * rank_.heads * model_.head_dimension;
+  cost.flops += (kind == KernelKind::attention ? 4 : 10) * seen;
+}
+
 // The chunk's own tokens are causal, all before it are seen by each of them.
 Cost AttentionOps::over_context(KernelKind kind, const MicroBatch& micro) const {
   const ContextCache& cache = *micro.context;
@@ -286,12 +294,7 @@ Cost AttentionOps::over_context(KernelKind kind, const MicroBatch& micro) const 
   const Count budget = step_.options.context.pages;
   const Count past = budget == 0 ? micro.before : std::min(micro.before, budget * micro.piece_tokens);
   Cost cost = flash(kind, micro, 0);
-  const Count seen = micro.sequences * micro.length * past * rank_.heads * model_.head_dimension;
-  if (past != 0) {
-    cost.kernel.causal = false;
-    cost.kernel.shape[4] = past + micro.length / 2;
-  }
-  cost.flops += (kind == KernelKind::attention ? 4 : 10) * seen;
+  add_past(cost, kind, micro, past);
   cost.bytes = 0;
   for (const ContextCache::Piece& piece : cache.seen()) {
     cost.bytes += step_.bytes(piece.kv) * (kind == KernelKind::attention ? 1 : 3);
@@ -342,8 +345,12 @@ void AttentionOps::core_forward(Layer& layer, const MicroBatch& micro, const Att
                std::array{state.context, state.log_sum_exp});
       return;
     }
-    step_.op("flash_attention", module, this->flash(KernelKind::attention, micro, layer.window),
-             {qkv.q, qkv.k, qkv.v, layer.sinks != nullptr ? layer.sinks->value : none},
+    Cost cost = this->flash(KernelKind::attention, micro, layer.window);
+    const bool begins = micro.cache == nullptr || micro.cache->tokens == micro.length;
+    if (!begins) add_past(cost, KernelKind::attention, micro, micro.cache->tokens - micro.length);
+    step_.op("flash_attention", module, cost,
+             {qkv.q, qkv.k, qkv.v, begins ? TensorId{none} : micro.cache->pieces.front().tensor,
+              layer.sinks != nullptr ? layer.sinks->value : none},
              {state.context, state.log_sum_exp});
     if (linears_.pass().keeps()) {
       linears_.pass().keep(state.context);

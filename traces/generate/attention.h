@@ -110,6 +110,8 @@ class AttentionOps : BlockOps {
   // Of a chunk of a context: keys and values become pieces, and with earlier ones are attended to.
   void append_context(const Layer& layer, const MicroBatch& micro, const AttentionState& qkv);
   Cost over_context(KernelKind kind, const MicroBatch& micro) const;
+  // So many tokens before the micro-batch's own, which all of them see.
+  void add_past(Cost& cost, KernelKind kind, const MicroBatch& micro, Count past) const;
   // Of one new token a sequence over all that it sees in the cache.
   TensorId attend_cache(Layer& layer, const MicroBatch& micro, TensorId q);
   void core_forward(Layer& layer, const MicroBatch& micro, const AttentionState& qkv, CoreAttentionState& state);

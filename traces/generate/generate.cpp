@@ -313,7 +313,17 @@ void check_generation(const GenerateOptions& o) {
                                " new tokens are longer than the " + number(longest) + " that " + o.model.name +
                                " takes");
     }
+    if (o.generation->shared_prefix >= prompt) {
+      refuse("shared-prefix", number(o.generation->shared_prefix) + " tokens are no beginning of a prompt of " +
+                                  number(prompt) + "; take fewer");
+    }
   }
+  if (o.generation->shared_prefix == 0) return;
+  if (facts_of(o.model.family).latent_attention || o.model.sliding_window != 0) {
+    refuse("shared-prefix", "is not modelled for latent attention and sliding windows; leave it out");
+  }
+  if (o.attention != AttentionKind::flash) refuse("shared-prefix", "is modelled with fused kernels only");
+  if (o.generation->cache_packing != nullptr) refuse("shared-prefix", "is kept in --precision; leave --kv-format out");
 }
 
 void check(const GenerateOptions& o) {

@@ -148,6 +148,8 @@ struct TextGeneration {
   // whole length do. `page_bytes`, if not 0, gives it in bytes of one request's keys in one layer.
   std::uint64_t page_tokens = 16;
   Bytes page_bytes = 0;
+  // Tokens that all prompts begin with: their keys and values are there from earlier requests, once for all.
+  std::uint64_t shared_prefix = 0;
   // Where new tokens attend to the cache, and their keys and values join it. The attention of prompts is the GPU's.
   Device attention = Device::gpu;
   Placeable placeable = Placeable::none;

@@ -98,6 +98,16 @@ GenerationPasses::GenerationPasses(Step& step, Collectives& collectives, RankMod
     requests_[index].ids = step.persistent("prompt_ids." + std::to_string(index), prompt.tokens() * 8, Role::input);
     requests_[index].caches.resize(model.layers.size());
   }
+  if (const Count prefix = generation_.shared_prefix; prefix != 0) share(prefix);
+}
+
+void GenerationPasses::share(Count prefix) {
+  const Count width = 2 * ops_.context.key_value_heads * options_.model.head_dimension;
+  for (Count number = 0; number < model_.layers.size(); ++number) {
+    const std::string name = model_.layers[number].attention_module.name + ".kv.prefix";
+    const TensorId tensor = step_.persistent(name, prefix * KvCacheOps::token_bytes(step_, width), Role::kv_cache);
+    for (Request& request : requests_) request.caches[number] = {{{tensor, prefix}}, prefix, prefix};
+  }
 }
 
 void GenerationPasses::run(const std::function<void(double share)>& progress) {
@@ -192,7 +202,7 @@ void GenerationPasses::transfer(const Work& work, Count from, Count to) {
 
 MicroBatch GenerationPasses::micro(Count index, Count step) const {
   const std::vector<Count>& lengths = options_.sequence_lengths;
-  const Count prompt = lengths.size() == 1 ? lengths.front() : lengths[index];
+  const Count prompt = (lengths.size() == 1 ? lengths.front() : lengths[index]) - generation_.shared_prefix;
   MicroBatch micro{
       .index = index, .sequences = options_.batch / options_.micro_batches, .length = step == 0 ? prompt : 1};
   const ModelDescription& model = options_.model;

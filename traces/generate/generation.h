@@ -80,6 +80,8 @@ class GenerationPasses {
   void layer(Count number, Count index, Count step);
   void head(Count index, Count step);
   void compute(const Work& work);
+  // All requests begin with the keys and values of so many tokens.
+  void share(Count prefix);
   // A request's caches are there until all of its prompt is through, also where no token comes after to read them.
   void keep_caches(Count index);
   // The stages in turns.

@@ -181,19 +181,22 @@ class TeraioPlanner {
       }
     }
     Candidates<Candidate> candidates(std::move(all));
+    std::uint64_t looks = 0;
     while (!ways_.fits() && !candidates.empty()) {
       const Candidate top = candidates.top();
+      const std::uint64_t near =
+          ++looks > exact_looks * periods_.size() ? top.ratio - top.ratio / tolerance : top.ratio;
       const InactivePeriod& period = periods_[top.period];
       TeraioWays::Found& found = found_[top.period];
       // Mostly because less is above the limit: that is quickly seen, and enough to lower it.
       const std::uint64_t at_most = ways_.ratio_of(period, found.way);
-      if (at_most > 0 && at_most < top.ratio) {
+      if (at_most > 0 && at_most < near) {
         candidates.lower_top({at_most, top.period});
         continue;
       }
       const auto way = ways_.best_way(period, found);
       if (way) found.way = *way;
-      if (way && !candidates.lower_top({std::min(way->ratio, top.ratio), top.period})) continue;
+      if (way && way->ratio < near && !candidates.lower_top({way->ratio, top.period})) continue;
       if (way && !ways_.has_room(period, found)) continue;
       candidates.pop();
       if (!way) continue;
@@ -211,6 +214,10 @@ class TeraioPlanner {
       return ratio != other.ratio ? ratio < other.ratio : period > other.period;
     }
   };
+
+  // Of a very large program nearly all periods would be looked at again for each that is taken. After so many looks a
+  // period, one is taken that is worth less than the greatest may be by no more than this part.
+  static constexpr std::uint64_t exact_looks = 16, tolerance = 64;
 
   Kernels kernels_;
   std::vector<InactivePeriod> periods_;  // of equal ratios, the first is taken

@@ -1,11 +1,11 @@
 // llama-cpp: the last layers live on the GPU, the others in CPU memory, where the CPU computes them. ggml-org/llama.cpp
 // (src/llama-model.cpp: load_tensors; ggml/src/ggml-backend.cpp: the scheduler; common/arg.cpp: -ngl, --n-cpu-moe,
-// --no-kv-offload).
+// --n-cpu-ffn, --no-kv-offload).
 //
 // 1. gpu_layers (-ngl) of the model's layers, its last ones, live on the GPU, and one more than it has takes the head as
 //    well. The token embedding stays in CPU memory; a head that is tied to it has a copy of its own
 //    (TENSOR_DUPLICATED). cpu_moe (--n-cpu-moe): the experts of so many layers, its first
-//    ones, stay there too.
+//    ones, stay there too; cpu_ffn (--n-cpu-ffn): the feed-forward block of so many, where they have no experts.
 // 2. Each op runs where its weights live; ops without weights where the last one before them did. The KV cache of a
 //    layer lives where its attention runs: with kv_offload=false (--no-kv-offload) all attention is the CPU's.
 // 3. Prompts of offload_from tokens a micro-batch and more are computed on the GPU even so: weights are copied there
@@ -36,7 +36,7 @@ namespace {
 struct Split {
   std::size_t gpu_layers = 0;  // of the model's layers, from the last one on
   bool head = false;
-  std::size_t cpu_moe = 0;
+  std::size_t cpu_moe = 0, cpu_ffn = 0;
 };
 
 bool is_weight(const Trace& trace, TensorId tensor) { return tencache::is_weight(trace.tensors[tensor].role); }
@@ -44,10 +44,16 @@ bool is_weight(const Trace& trace, TensorId tensor) { return tencache::is_weight
 // The program by layers, and what it holds at a time.
 class Model {
  public:
-  explicit Model(const Trace& trace) : trace_(trace), slots_(trace, Schedule(trace)) {
+  explicit Model(const Trace& trace)
+      : trace_(trace), slots_(trace, Schedule(trace)), parts_(trace.tensors.size(), Part::rest) {
     for (std::size_t layer = 0; layer < slots_.layers.size(); ++layer) {
       const bool has_attention = slots_.layers[layer].attention_end < slots_.layers[layer].weights.size();
       place_.push_back(has_attention ? static_cast<std::int64_t>(count_++) : before_or_after(count_));
+      if (has_attention) find_part(slots_.layers[layer]);
+    }
+    for (const Op& op : trace.ops) {
+      if (trace.kernel(op).kind != KernelKind::norm) continue;
+      for (const TensorId tensor : trace.reads(op)) parts_[tensor] = Part::rest;
     }
   }
 
@@ -56,20 +62,35 @@ class Model {
   static constexpr std::int64_t embedding = -1, head = -2;
   std::int64_t layer_of(OpIndex op) const { return place_[slots_.slots[slots_.of_op[op]].layer]; }
 
-  bool on_gpu(std::int64_t layer, bool expert, const Split& split) const {
+  // Of a layer's weights: what --n-cpu-moe and --n-cpu-ffn are about, and the rest.
+  enum class Part : std::uint8_t { rest, expert, feed_forward };
+  Part part(TensorId tensor) const { return parts_[tensor]; }
+
+  bool on_gpu(std::int64_t layer, Part part, const Split& split) const {
     if (layer == embedding) return false;
     if (layer == head) return split.head;
     const auto number = static_cast<std::size_t>(layer);
-    return number + split.gpu_layers >= count_ && !(expert && number < split.cpu_moe);
+    const std::size_t on_cpu = part == Part::expert ? split.cpu_moe : part == Part::feed_forward ? split.cpu_ffn : 0;
+    return number + split.gpu_layers >= count_ && number >= on_cpu;
   }
 
  private:
+  void find_part(const BlockLayer& layer) {
+    const auto is_expert = [&](TensorId tensor) { return trace_.tensors[tensor].role == Role::expert; };
+    const bool dense = std::ranges::none_of(layer.weights, is_expert);
+    for (std::size_t i = layer.attention_end; i < layer.weights.size(); ++i) {
+      const TensorId tensor = layer.weights[i];
+      parts_[tensor] = dense ? Part::feed_forward : is_expert(tensor) ? Part::expert : Part::rest;
+    }
+  }
+
   static std::int64_t before_or_after(std::size_t layers_so_far) { return layers_so_far == 0 ? embedding : head; }
 
   const Trace& trace_;
   BlockSlots slots_;
   std::vector<std::int64_t> place_;  // by layer of the slots
   std::size_t count_ = 0;
+  std::vector<Part> parts_;  // by tensor
 };
 
 class LlamaCpp final : public Policy {
@@ -77,6 +98,7 @@ class LlamaCpp final : public Policy {
   explicit LlamaCpp(Options& options) {
     options.number("gpu_layers", gpu_layers_, "layers", "that live on the GPU (-ngl)");
     options.number("cpu_moe", cpu_moe_, "layers", "whose experts live in CPU memory (--n-cpu-moe)");
+    options.number("cpu_ffn", cpu_ffn_, "layers", "whose dense feed-forward block lives in CPU memory (--n-cpu-ffn)");
     options.flag("kv_offload", kv_offload_, "KV caches of the GPU's layers live there (false: --no-kv-offload)");
     options.number("offload_from", offload_from_, "tokens", "of a prompt that the GPU computes, whatever the layer")
         .fixed(Options::rules_of_a_system);
@@ -167,6 +189,7 @@ class LlamaCpp final : public Policy {
                   " layers fit on the GPU" + (split.head ? " with the output" : "") + ": -ngl " +
                   std::to_string(placed);
     if (split.cpu_moe > 0) split_note_ += " --n-cpu-moe " + std::to_string(split.cpu_moe);
+    if (split.cpu_ffn > 0) split_note_ += " --n-cpu-ffn " + std::to_string(split.cpu_ffn);
   }
 
   void count_misplaced(const Trace& trace, const Model& model, const Split& split) {
@@ -189,19 +212,20 @@ class LlamaCpp final : public Policy {
         continue;
       }
       const std::int64_t layer = model.layer_of(index);
-      bool weighted = false, expert = false, cached = false;
+      bool weighted = false, cached = false;
+      Model::Part part = Model::Part::rest;
       for (const TensorId tensor : trace.reads(op)) {
         weighted |= is_weight(trace, tensor);
-        expert |= trace.tensors[tensor].role == Role::expert;
+        part = std::max(part, model.part(tensor));
         cached |= trace.tensors[tensor].role == Role::kv_cache;
       }
       for (const TensorId tensor : trace.writes(op)) cached |= trace.tensors[tensor].role == Role::kv_cache;
       const bool long_prompt = op.phase == Phase::prefill && tokens_of(trace) >= offload_from_;
       if (cached || is_attention(trace.kernel(op).kind)) {
-        const bool there = model.on_gpu(layer, false, split) && kv_offload_;
+        const bool there = model.on_gpu(layer, Model::Part::rest, split) && kv_offload_;
         last = there || long_prompt ? Device::gpu : Device::cpu;
       } else if (weighted) {
-        const bool there = model.on_gpu(layer, expert, split);
+        const bool there = model.on_gpu(layer, part, split);
         last = there || (long_prompt && layer != Model::embedding) ? Device::gpu : Device::cpu;
       }
       devices[index] = last;
@@ -231,9 +255,9 @@ class LlamaCpp final : public Policy {
           const bool tied = layer == Model::head && home != 0 && known.persistent && is_weight(trace, tensor);
           if (tied && split.head) homes.copied[tensor] = 1;
         } else if (known.role == Role::kv_cache) {
-          home = model.on_gpu(layer, false, split) && kv_offload_ ? TierId{0} : cpu;
+          home = model.on_gpu(layer, Model::Part::rest, split) && kv_offload_ ? TierId{0} : cpu;
         } else if (is_weight(trace, tensor)) {
-          const bool there = model.on_gpu(layer, known.role == Role::expert, split);
+          const bool there = model.on_gpu(layer, model.part(tensor), split);
           home = there ? TierId{0} : in_cpu + known.bytes <= machine.tiers[cpu].capacity ? cpu : storage;
           if (!there) in_cpu += known.bytes;
         }
@@ -263,7 +287,7 @@ class LlamaCpp final : public Policy {
       const auto visit = [&](TensorId tensor) {
         const Tensor& known = trace.tensors[tensor];
         if (known.persistent && is_weight(trace, tensor)) {
-          const bool there = model.on_gpu(layer, known.role == Role::expert, split);
+          const bool there = model.on_gpu(layer, model.part(tensor), split);
           if (!there) of_op += known.bytes;
           if (there && stays[tensor] == 0) fixed += known.bytes;
           stays[tensor] = 1;
@@ -290,7 +314,8 @@ class LlamaCpp final : public Policy {
   Split split_of(const Trace& trace, const MachineSpec& machine, const Model& model) const {
     Split split{.gpu_layers = std::min<std::size_t>(gpu_layers_, model.layers()),
                 .head = gpu_layers_ > model.layers(),
-                .cpu_moe = std::min<std::size_t>(cpu_moe_, model.layers())};
+                .cpu_moe = std::min<std::size_t>(cpu_moe_, model.layers()),
+                .cpu_ffn = std::min<std::size_t>(cpu_ffn_, model.layers())};
     if (!fit_) return split;
     const Bytes room = machine.tiers[0].capacity;
     const auto fits = [&](const Split& tried) { return most_on_gpu(trace, model, tried) <= room; };
@@ -309,17 +334,17 @@ class LlamaCpp final : public Policy {
     };
     if (has_experts) {
       const Split tried = least(split.cpu_moe, model.layers(), [&](std::size_t layers) {
-        return Split{split.gpu_layers, split.head, layers};
+        return Split{split.gpu_layers, split.head, layers, split.cpu_ffn};
       });
       if (fits(tried)) return tried;
       split = tried;
     }
     return least(0, split.gpu_layers, [&](std::size_t fewer) {
-      return Split{split.gpu_layers - fewer, split.head && fewer == 0, split.cpu_moe};
+      return Split{split.gpu_layers - fewer, split.head && fewer == 0, split.cpu_moe, split.cpu_ffn};
     });
   }
 
-  std::uint64_t gpu_layers_ = 999, cpu_moe_ = 0, offload_from_ = 32;
+  std::uint64_t gpu_layers_ = 999, cpu_moe_ = 0, cpu_ffn_ = 0, offload_from_ = 32;
   bool kv_offload_ = true, fit_ = true;
   std::string overflow_ = "oom";
   Homes homes_;

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/schedule.h"
+#include "policies/block_slots.h"
 #include "policies/layers.h"
 #include "policies/registry.h"
 #include "policies/weight_homes.h"
@@ -143,38 +145,34 @@ WrittenConfig write_llama_cpp_arguments(const std::string& policy, const std::ma
   const MadePolicy made = make_policy(policy, settings);
   const Program program = lower(trace, *made.policy, machine);
   const std::vector<TensorStart> starts = starts_of(program.trace, made.policy->layout(machine, &program));
-  // Layers by what of them starts on the GPU: experts apart from the rest.
-  struct Layer {
-    bool on_gpu = true, has_experts = false, experts_on_gpu = true;
-  };
-  std::map<std::string, Layer, std::less<>> layers;
+  std::vector<std::uint8_t> there(program.trace.tensors.size(), 1);
+  for (const auto& [id, start] : starts) there[id] = start & 1u;
+  std::size_t layers = 0, placed = 0, moved_experts = 0, moved_ffn = 0;
   bool head_on_gpu = true;
-  for (const auto& [id, start] : starts) {
-    const Tensor& tensor = program.trace.tensors[id];
-    if (!is_weight(tensor.role)) continue;
-    const std::string_view name = program.trace.name(tensor), layer_name = layer_of_module(name);
-    const bool there = (start & 1u) != 0;
-    if (layer_name.size() == name.size()) {  // in no layer: token embeddings begin the program
-      head_on_gpu = there;
+  for (const BlockLayer& layer : BlockSlots(program.trace, Schedule(program.trace)).layers) {
+    const auto all_there = [&](auto begin, auto end) {
+      return std::all_of(begin, end, [&](TensorId id) { return there[id] != 0; });
+    };
+    const auto begin = layer.weights.begin(), end = layer.weights.end(), ffn = begin + layer.attention_end;
+    if (ffn == end) {  // in no layer: token embeddings begin the program, and a tied head has its own copy
+      head_on_gpu = all_there(begin, end);
       continue;
     }
-    Layer& layer = layers[std::string(layer_name)];
-    bool& all = tensor.role == Role::expert ? layer.experts_on_gpu : layer.on_gpu;
-    layer.has_experts = layer.has_experts || tensor.role == Role::expert;
-    all = all && there;
+    ++layers;
+    if (!all_there(begin, ffn)) continue;
+    ++placed;
+    const bool dense =
+        std::none_of(begin, end, [&](TensorId id) { return program.trace.tensors[id].role == Role::expert; });
+    if (!all_there(ffn, end)) ++(dense ? moved_ffn : moved_experts);
   }
-  std::size_t placed = 0, moved_experts = 0;
-  for (const auto& [name, layer] : layers) {
-    placed += layer.on_gpu ? 1 : 0;
-    moved_experts += layer.has_experts && layer.on_gpu && !layer.experts_on_gpu ? 1 : 0;
-  }
-  const std::size_t below = layers.size() - placed;
+  const std::size_t below = layers - placed;
   std::string text = "-ngl " + std::to_string(placed + (below == 0 && head_on_gpu ? 1 : 0));
   if (moved_experts != 0) text += " --n-cpu-moe " + std::to_string(below + moved_experts);
+  if (moved_ffn != 0) text += " --n-cpu-ffn " + std::to_string(below + moved_ffn);
   if (settings.at("kv_offload") == "false") text += " --no-kv-offload";
-  std::string remark =
-      std::to_string(placed) + " of " + std::to_string(layers.size()) + " layers are placed on the GPU";
+  std::string remark = std::to_string(placed) + " of " + std::to_string(layers) + " layers are placed on the GPU";
   if (moved_experts != 0) remark += ", the experts of " + std::to_string(below + moved_experts) + " in CPU memory";
+  if (moved_ffn != 0) remark += ", the feed-forward blocks of " + std::to_string(below + moved_ffn) + " in CPU memory";
   if (below == 0) remark += head_on_gpu ? ", and the output" : ", the output is not";
   return {text + "\n", {remark}};
 }

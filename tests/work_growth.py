@@ -55,6 +55,8 @@ KNOWN = [
      "the cheapest hole of any size, around what must stay at that moment: each piece is looked at"),
     ("teraio", "TeraioPlanner TeraioWays Candidates CyclicSums BandwidthPlan MemoryProfile",
      "TERAIO's algorithm: each choice lowers others, which are looked at again until one stays on top"),
+    ("pressurefit", "PressureReducer PressureSpan pressurefit.cpp",
+     "dataflow's algorithm: cut by cut the worst border is sought, and all that is there looked at"),
     ("flashneuron", "FlashNeuron::prefetch", "what it asked for and has no room yet is looked at at each op"),
     ("foresight", "fetch_from next_lacking IndexSet source_of chunk_count UseCursor Schedule::uses",
      "whenever something has left, what is missing beyond it, most of it on its way, is looked at again"),

@@ -155,7 +155,8 @@ constexpr ConfigWriter config_writers[] = {
        require(source, "--flexgen", &Counterparts::flexgen);
        return write_flexgen_arguments(source.resolved, source.shape.micro_batch, source.micro_batches);
      }},
-    {"--llama-cpp", "The same of policy llama-cpp, as arguments of llama.cpp: -ngl, --n-cpu-moe, --no-kv-offload",
+    {"--llama-cpp",
+     "The same of policy llama-cpp, as arguments of llama.cpp: -ngl, --n-cpu-moe, --n-cpu-ffn, --no-kv-offload",
      [](const ConfigSource& source) {
        require(source, "--llama-cpp", &Counterparts::llama_cpp);
        return source.trace == nullptr

@@ -49,6 +49,18 @@ TEST(LlamaCpp, TheFirstLayersAreTheCpus) {
   EXPECT_EQ(ops_on_cpu("999"), 0u);
 }
 
+// The feed-forward op of each of the first two layers and two steps is the CPU's, whatever else lives on the GPU.
+TEST(LlamaCpp, TheFirstFeedForwardBlocksMayBeTheCpus) {
+  const SmallBlock block(4, 1, Device::gpu, true);
+  const Ran ran = run({{"cpu_ffn", "2"}}, machine_of(100'000), block.trace);
+  ASSERT_TRUE(ran.result.fits) << ran.result.misfit;
+  EXPECT_EQ(ran.on_cpu, 2u * 2);
+  for (const Op& op : ran.program.trace.ops) {
+    EXPECT_TRUE(op.device == Device::gpu || ran.program.trace.name(op) == "ff");
+  }
+  EXPECT_EQ(run({{"cpu_ffn", "2"}, {"gpu_layers", "3"}}, machine_of(100'000), block.trace).on_cpu, 2u * (5 + 1));
+}
+
 // No weight crosses the link: the activation between the layers of CPU and GPU does, once a step, and nothing else.
 TEST(LlamaCpp, WeightsStayWhereTheyAreComputed) {
   const SmallBlock block(4, 1, Device::gpu, true);

@@ -62,6 +62,8 @@ TEST_F(GenerationQuestions, LlamaCppIsToldTheLayersThatWerePlaced) {
   const Answer all = ask_for("tune", "2GiB", {"--llama-cpp", "args.txt", "--budget", "1"});
   EXPECT_EQ(content(path("args.txt")), "-ngl 13\n");
   EXPECT_THAT(all.err, HasSubstr("12 of 12 layers are placed on the GPU, and the output"));
+  ask_for("tune", "2GiB", {"--llama-cpp", "args.txt", "--budget", "1", "--set", "cpu_ffn=3"});
+  EXPECT_EQ(content(path("args.txt")), "-ngl 13 --n-cpu-ffn 3\n");
   // The tied head's copy: nothing but what each token's lookup gives crosses.
   EXPECT_LT(ask_for("replay", "2GiB", {"--json"}).json()["generation"]["traffic_bytes_per_token"]["h2d"], 1e6);
 }

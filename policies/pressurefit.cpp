@@ -430,8 +430,9 @@ enum class FetchRule : std::uint8_t { packed_fifo, packed_fit, interval_entry, l
 // Spans of one strategy, cut until they fit.
 class PressureReducer {
  public:
-  PressureReducer(const PressureChain& chain, PressureStrategy strategy)
-      : chain_(chain), strategy_(strategy), spans_(chain.objects.size()), extra_(borders(), 0) {
+  // What is looked at counts in `looks`, which all that plan a chain share and which outlives them.
+  PressureReducer(const PressureChain& chain, PressureStrategy strategy, std::uint64_t& looks)
+      : chain_(chain), strategy_(strategy), looks_(&looks), spans_(chain.objects.size()), extra_(borders(), 0) {
     for (std::uint32_t object = 0; object < spans_.size(); ++object) {
       const PressureObject& of = chain.objects[object];
       const bool initial = of.persistent && of.uses.front() == 0;
@@ -443,9 +444,10 @@ class PressureReducer {
     for (std::uint32_t object = 0; object < spans_.size(); ++object) charge(object, spans_[object].front(), 1);
   }
 
-  // False if nothing is left to cut.
+  // False if nothing is left to cut, or too much was looked at.
   bool reduce() {
-    while (true) {
+    while (!exhausted()) {
+      *looks_ += borders();
       int worst = worst_border(false);
       if (over(worst, false) <= 0) return true;
       if (!strategy_.strict && over(worst_border(true), true) <= 0) return true;
@@ -459,7 +461,9 @@ class PressureReducer {
       if (!cut) return false;
       apply(*cut);
     }
+    return false;
   }
+  bool exhausted() const { return *looks_ > most_looks; }
 
   // After a replay that did not fit.
   void add_pressure(const PressureReplay& failed) {
@@ -575,6 +579,7 @@ class PressureReducer {
   // and its object is there no more.
   std::optional<Cut> next_cut(int border) {
     if (cuts_of_ != border) {
+      *looks_ += looks_of_an_object * spans_.size();
       cuts_.clear();
       each_cut(border, false, [&](const Cut& cut) { cuts_.push_back(cut); });
       std::ranges::make_heap(cuts_, worse);
@@ -647,8 +652,12 @@ class PressureReducer {
   std::vector<Window> windows(bool coalesced) const;
   int latest_safe(const Window& window, int latest) const;
 
+  // Some seconds; looks take times of their own.
+  static constexpr std::uint64_t most_looks = 1'500'000'000, looks_of_an_object = 8;
+
   const PressureChain& chain_;
   PressureStrategy strategy_;
+  std::uint64_t* looks_;
   std::optional<int> cuts_of_;                       // the border of `cuts_`
   std::vector<Cut> cuts_;                            // a heap, the best first
   std::vector<std::vector<PressureSpan>> spans_;     // by object, in order
@@ -785,6 +794,7 @@ PressurePlan PressureReducer::plan(FetchRule rule, bool coalesced) const {
 struct PlannedChain {
   PressurePlan plan;
   PressureReplay replay;
+  bool stopped = false;  // before all were tried: there is too much to look at
 };
 
 // The fastest plan of all strategies and rules; none fits: end_ns is `never`.
@@ -792,9 +802,13 @@ PlannedChain plan_chain(const PressureChain& chain) {
   constexpr int most_repairs = 12;
   PlannedChain best;
   if (chain.capacity == 0 || chain.tasks.empty()) return best;
+  std::uint64_t looks = 0;
   for (const PressureStrategy& strategy : strategies) {
-    PressureReducer seed(chain, strategy);
-    if (!seed.reduce()) continue;
+    PressureReducer seed(chain, strategy, looks);
+    const bool reduced = seed.reduce();
+    best.stopped = seed.exhausted();
+    if (best.stopped) return best;
+    if (!reduced) continue;
     for (const bool coalesced : {false, true}) {
       for (const FetchRule rule :
            {FetchRule::packed_fifo, FetchRule::packed_fit, FetchRule::interval_entry, FetchRule::latest_safe}) {
@@ -803,7 +817,7 @@ PlannedChain plan_chain(const PressureChain& chain) {
         for (int repair = 0; repair <= most_repairs; ++repair) {
           PressurePlan plan = spans.plan(rule, coalesced);
           PressureReplay replay = PressureSimulator(chain, plan).run();
-          if (replay.end_ns < best.replay.end_ns) best = {std::move(plan), replay};
+          if (replay.end_ns < best.replay.end_ns) best = {std::move(plan), replay, false};
           if (replay.end_ns != never) break;
           spans.add_pressure(replay);
           if (!spans.reduce()) break;
@@ -891,7 +905,8 @@ class PressureFit final : public Policy {
   void notes(std::vector<std::string>& notes) const override {
     if (!why_none_.empty()) notes.push_back("recomputation: " + why_none_);
     if (!chain_) return;
-    notes.push_back(planned_.replay.end_ns == never ? "no plan fits; what is needed is fetched when it is"
+    if (planned_.stopped) notes.push_back("planning stopped: so many objects at so many borders take too long");
+    notes.push_back(planned_.replay.end_ns == never ? "no plan was found that fits; what is needed is fetched when it is"
                                                     : std::to_string(chain_->tasks.size()) + " tasks and " +
                                                           std::to_string(chain_->objects.size()) +
                                                           " objects: " + format_duration(planned_.replay.end_ns));

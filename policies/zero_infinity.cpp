@@ -355,10 +355,12 @@ class ZeroInfinity final : public Policy {
 
   void place(const Trace& trace, const MachineSpec&, std::vector<Device>& devices) const override {
     const auto offloaded = [&](TensorId tensor) { return goes_with_optimizer(trace.tensors[tensor].role); };
-    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
-      const auto reads = trace.reads(trace.ops[op]), writes = trace.writes(trace.ops[op]);
-      if (trace.ops[op].placeable || std::ranges::any_of(reads, offloaded) || std::ranges::any_of(writes, offloaded)) {
-        devices[op] = Device::cpu;
+    for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+      const Op& op = trace.ops[index];
+      const bool update = op.placeable && op.phase == Phase::optimizer;
+      if (update || std::ranges::any_of(trace.reads(op), offloaded) ||
+          std::ranges::any_of(trace.writes(op), offloaded)) {
+        devices[index] = Device::cpu;
       }
     }
   }

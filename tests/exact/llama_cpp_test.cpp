@@ -129,6 +129,18 @@ TEST(LlamaCpp, CachesMayStayInCpuMemory) {
   EXPECT_EQ(ran.on_cpu, 2u * 2 * 2);  // cache and attention, of each layer and step
 }
 
+// That all ops of a generation may move to the CPU does not make them updates, which systems of training move there.
+TEST(LlamaCpp, AloneMovesAllThatATraceLetsIt) {
+  const SmallBlock block(4, 1, Device::gpu, true);
+  for (const PolicyInfo& info : list_policies()) {
+    const std::string& policy = info.name;
+    const MadePolicy made = make_policy(policy, {});
+    const Program program = lower(block.trace, *made.policy, machine_of(100'000));
+    const auto moved = std::ranges::count(program.trace.ops, Device::cpu, &Op::device);
+    EXPECT_LE(moved, policy == "flexgen" || policy == "zero-inference" ? 4 * 2 : 0) << policy;
+  }
+}
+
 TEST(LlamaCpp, NeedsATraceThatLetsIt) {
   const Ran stays = run({{"gpu_layers", "1"}}, machine_of(10'000), SmallBlock(2, 1).trace);
   EXPECT_EQ(stays.on_cpu, 0u);

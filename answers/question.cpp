@@ -33,14 +33,8 @@ struct Made {
   std::unique_ptr<Question> (*make)();
 };
 
-// "sweep merge" of sweep_merge.
-std::string command_of(std::string name) {
-  std::ranges::replace(name, '_', ' ');
-  return name;
-}
-
 const std::vector<Made>& all_questions() {
-#define TENCACHE_ROW(name) {command_of(#name), [] { return name##_question(); }},
+#define TENCACHE_ROW(asked) {asked##_question()->name, [] { return asked##_question(); }},
   static const std::vector<Made> questions = {TENCACHE_QUESTIONS(TENCACHE_ROW)};
 #undef TENCACHE_ROW
   return questions;

@@ -21,6 +21,8 @@
   QUESTION(fragment)                 \
   QUESTION(rows)                     \
   QUESTION(rows_generate)            \
+  QUESTION(kv_cache)                 \
+  QUESTION(kv_cache_generate)        \
   QUESTION(explain)                  \
   QUESTION(endurance)                \
   QUESTION(bound)                    \

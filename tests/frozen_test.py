@@ -108,7 +108,7 @@ class Frozen(unittest.TestCase):
         return content
 
     def has_json(self, words):
-        command = [word for word in words[:2] if re.fullmatch(r"[a-z]+", word)]
+        command = [word for word in words[:2] if re.fullmatch(r"[a-z][a-z-]*", word)]
         if command[:1] != ["import"]:
             command = command[:1]
         help_text = self.run_words([*command, "--help"]).stdout if command else ""

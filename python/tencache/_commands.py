@@ -19,8 +19,8 @@ from ._policy import Policy, name_of
 
 __all__ = [
     "bound", "command", "compare", "endurance", "explain", "fit", "fragment", "generate", "gpus", "import_trace",
-    "info", "load", "machines", "models", "policies", "replay", "report", "rows", "rows_generate",
-    "samples", "save", "sensitivity", "simulate", "sweep", "tune", "why"]
+    "info", "kv_cache", "kv_cache_generate", "load", "machines", "models", "policies", "replay", "report", "rows",
+    "rows_generate", "samples", "save", "sensitivity", "simulate", "sweep", "tune", "why"]
 
 Path = Union[str, "os.PathLike[str]"]
 TraceLike = Union[_core.Trace, Path]
@@ -320,6 +320,16 @@ def rows(ids: Path, **options: Any) -> dict:
 def rows_generate(output: Path, **options: Any) -> dict:
     """A file of ids: rows="4000000,20000", batches=100, histogram="dlrm-2021" or zipf=1.05, seed=1, …."""
     return _ask("rows generate", output=output, **options)
+
+
+def kv_cache(trace: Path, **options: Any) -> dict:
+    """Caches of KV blocks on a trace of requests (docs/kv-cache.md): policy=["vllm"], gpu_cache=["20GiB"], …."""
+    return _ask("kv-cache", [trace], **options)
+
+
+def kv_cache_generate(output: Path, **options: Any) -> dict:
+    """A trace of documents that are asked about in rounds: documents=32, tokens=20010, rounds=2, seed=1, …."""
+    return _ask("kv-cache generate", output=output, **options)
 
 
 def explain(trace: TraceLike, machine: Machine, policy: PolicyLike, **options: Any) -> dict:

@@ -97,6 +97,54 @@ TEST_F(Results, RowsComparesCaches) {
                    HasSubstr("table 'table1' has 5 rows, but"));
 }
 
+// Twelve documents of ten blocks, in three rounds of one order: GPU memory for half of them never hits under lru, and CPU
+// memory for all has the second and third round.
+TEST_F(Results, KvCacheComparesPoliciesAndTiers) {
+  const Json made = run({"kv-cache", "generate", "--documents", "12", "--tokens", "5000", "--rounds", "3", "--order",
+                         "same", "-o", "documents.jsonl", "--json"})
+                        .json();
+  EXPECT_EQ(made["requests"], 36);
+  EXPECT_EQ(made["blocks"], 360);
+  EXPECT_EQ(made["different_blocks"], 120);
+  const Json all = run({"kv-cache", "documents.jsonl", "--json"}).json();
+  EXPECT_EQ(all["block_tokens"], 512);
+  EXPECT_NEAR(all["endless_hit_rate"].get<double>(), 2.0 / 3, 1e-9);
+  ASSERT_EQ(all["runs"].size(), 42u);  // six policies, seven capacities
+  for (const Json& one : all["runs"]) {
+    EXPECT_EQ(one["oracle"], one["policy"] == "belady");
+    EXPECT_LE(one["prefill_saved_s"].get<double>(), all["prefill_s"].get<double>());
+    EXPECT_EQ(one["bytes_in"], 0);
+    EXPECT_EQ(one["capacity_bytes"], one["tiers"][0]["capacity_bytes"]);
+  }
+  const Json tiers = run({"kv-cache", "documents.jsonl", "-p", "lru", "--gpu-cache", "50%", "--cpu-cache", "unlimited",
+                          "--warm-up", "12", "--json"})
+                         .json();
+  EXPECT_EQ(tiers["requests"], 24);
+  EXPECT_EQ(tiers["hit_rate"], 1);
+  EXPECT_EQ(tiers["runs"][0]["tiers"][0]["hits"], 0);
+  EXPECT_EQ(tiers["runs"][0]["tiers"][1]["hits"], 240);
+  EXPECT_EQ(tiers["bytes_in"].get<std::uint64_t>(), 240 * tiers["block_bytes"].get<std::uint64_t>());
+  EXPECT_EQ(tiers["bytes_out"], 0);
+  EXPECT_GT(tiers["prefill_saved_s"].get<double>(), tiers["fetch_s"].get<double>());
+  EXPECT_THAT(run({"kv-cache", "documents.jsonl", "--csv", "kv.csv", "--svg", "kv.svg"}).out,
+              AllOf(HasSubstr("belady (oracle)"), HasSubstr("even at"), HasSubstr("66.7 % hits with endless memory")));
+  EXPECT_THAT(read_file(path("kv.csv")), HasSubstr("policy,GPU memory"));
+  EXPECT_THAT(read_file(path("kv.svg")), HasSubstr("<svg"));
+
+  expect_bad_usage({"kv-cache"}, HasSubstr("generate"));
+  expect_bad_usage({"kv-cache", "small.trace.jsonl"}, HasSubstr("small.trace.jsonl:1: key 'input_length' is missing"));
+  expect_bad_usage({"kv-cache", "documents.jsonl", "-p", "arc"}, HasSubstr("'arc'; there are lru, lfu"));
+  expect_bad_usage({"kv-cache", "documents.jsonl", "--gpu-cache", "0%"}, HasSubstr("--gpu-cache: '0%' is no share"));
+  expect_bad_usage({"kv-cache", "documents.jsonl", "--gpu-cache", "2MiB"}, HasSubstr("is less than one block"));
+  expect_bad_usage({"kv-cache", "documents.jsonl", "--cpu-cache", "many"}, HasSubstr("--cpu-cache: "));
+  expect_bad_usage({"kv-cache", "documents.jsonl", "-m", "NC40ads_H100_v5", "--ssd-cache", "1TiB"},
+                   HasSubstr("--ssd-cache: machine 'NC40ads_H100_v5' has no SSD"));
+  expect_bad_usage({"kv-cache", "documents.jsonl", "--warm-up", "36"}, HasSubstr("none is left"));
+  expect_bad_usage({"kv-cache", "documents.jsonl", "--model", "vit-base-patch16-224"}, HasSubstr("vit"));
+  expect_bad_usage({"kv-cache", "generate", "--documents", "1000000", "--rounds", "1000", "-o", "x.jsonl"},
+                   HasSubstr("ask for fewer"));
+}
+
 // All tensors are of 4 MiB: segments of 20 MiB hold five of them. 20 MiB are persistent, 12 more are alive at once.
 TEST_F(Results, FragmentComparesAllocators) {
   const Json answer = run({"fragment", "small.trace.jsonl", "-a", "default", "-a", "exact", "--json"}).json();

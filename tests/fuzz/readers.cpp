@@ -27,6 +27,7 @@
 #include "studies/validation/file.h"
 #include "studies/why.h"
 #include "traces/file/trace_file.h"
+#include "traces/import/block_trace.h"
 #include "traces/import/csv.h"
 #include "traces/import/pytorch/chakra.h"
 #include "traces/import/pytorch/import_kineto.h"
@@ -127,6 +128,7 @@ void allocations(std::string_view bytes) {
 
 constexpr Reader all_readers[] = {
     {"allocations", allocations},
+    {"blocks", [](std::string_view bytes) { read_block_trace(MemoryFile(bytes).path()); }},
     {"chakra", chakra},
     {"csv", csv},
     {"deepspeed", [](std::string_view bytes) { parse_deepspeed_config(std::string(bytes), "ds.json", 4); }},

@@ -28,7 +28,9 @@ class OpsStay final : public ForwardingPolicy {
 std::shared_ptr<LivePrediction> predict_live(const LiveSetting& setting, const Trace& recorded,
                                              const std::string& file) {
   auto predicted = std::make_shared<LivePrediction>();
-  predicted->workload = setting.workload(recorded);
+  Trace program = recorded;
+  program.choices.clear();  // it keeps what it keeps, whatever the policy would choose
+  predicted->workload = setting.workload(program);
   const MadePolicy made = make_policy(setting.scenario.policy.name, setting.scenario.policy.settings);
   OpsStay policy(*made.policy);
   predicted->prediction = predict(predicted->workload, file, &predicted->timeline, &policy);

@@ -224,6 +224,7 @@ void add_choices(Trace& trace, std::span<const LayerPasses> layers, bool early_s
 }
 
 std::string why_no_choices(const Trace& trace) {
+  if (const std::string* const why = trace.header.provenance.option("no-choice")) return "no choice: " + *why;
   const bool has_modules = std::ranges::any_of(trace.ops, [](const Op& op) { return op.module != 0; });
   if (!has_modules) return "no choice: no modules recorded";
   return "no choice: the trace names none; generate it with --recompute choose";

@@ -29,7 +29,7 @@ struct LayerPasses {
 // the backward pass reads nothing that they make.
 void add_choices(Trace& trace, std::span<const LayerPasses> layers, bool early_stop);
 
-// Why the trace has no choices, for people. It has none.
+// Why the trace has no choices, for people. It has none. A recorder says it as option "no-choice" of the provenance.
 std::string why_no_choices(const Trace& trace);
 
 }  // namespace tencache

@@ -268,6 +268,45 @@ void set_header(PythonTrace& self, const py::dict& values) {
   ++self.revision;
 }
 
+py::list choices_of(const PythonTrace& self) {
+  py::list choices;
+  for (const RecomputeChoice& choice : self.trace.choices) {
+    py::dict one;
+    one["module"] = to_text(self.trace.names[choice.module]);
+    one["micro_batch"] = choice.micro_batch;
+    one["before"] = choice.before;
+    for (std::size_t level = 1; level < recompute_level_count; ++level) {
+      if (choice.again[level].empty()) continue;
+      one[py::str(std::string(enum_texts<RecomputeLevel>[level]))] = choice.again[level];
+    }
+    choices.append(std::move(one));
+  }
+  return choices;
+}
+
+void set_choices(PythonTrace& self, const py::list& values) {
+  Trace with = self.trace;
+  with.choices.clear();
+  for (const auto& value : values) {
+    RecomputeChoice choice;
+    for (const auto& [key, given] : py::cast<py::dict>(value)) {
+      const auto name = py::cast<std::string>(key);
+      if (name == "module") {
+        choice.module = with.names.intern(py::cast<std::string>(given));
+      } else if (name == "micro_batch" || name == "before") {
+        (name == "before" ? choice.before : choice.micro_batch) = py::cast<std::uint32_t>(given);
+      } else if (name != "kind") {
+        choice.again[static_cast<std::size_t>(named<RecomputeLevel>(name, "level"))] =
+            py::cast<std::vector<OpIndex>>(given);
+      }
+    }
+    with.choices.push_back(std::move(choice));
+  }
+  with.validate();
+  self.trace = std::move(with);
+  ++self.revision;
+}
+
 template <typename Items, typename Name>
 py::list texts_of(const Items& items, Name name) {
   py::list texts(items.size());
@@ -464,6 +503,10 @@ void bind_contents(TraceClass& trace) {
       "A structured array: duration_ns, gap_before_ns, issue_ns, flops, bytes, name, module, rendezvous (indices of "
       "`names`), kernel (of `kernels`), detail (of `details`), group, rank, phase (of PHASES), device (of DEVICES), "
       "duration_source, stream (of STREAMS), placeable, reorderable.");
+  trace.def_property(
+      "choices", &choices_of, &set_choices,
+      "How else what layers made can be had for their backward passes (docs/trace-format.md): dicts of module, "
+      "micro_batch, before, and by level the ops that run again.");
   trace.def_property_readonly(
       "kernels",
       [](const PythonTrace& self) {
@@ -518,6 +561,22 @@ void bind_contents(TraceClass& trace) {
         return texts_of(self.trace.ops, [&](const Op& op) { return self.trace.module(op); });
       },
       "The module of each op, '' where it has none.");
+  trace.def_property_readonly(
+      "op_phases",
+      [](const PythonTrace& self) {
+        return texts_of(self.trace.ops, [](const Op& op) { return to_string(op.phase); });
+      },
+      "The phase of each op.");
+  trace.def_property_readonly(
+      "persistent_tensors",
+      [](const PythonTrace& self) {
+        std::vector<TensorId> ids;
+        for (TensorId id = 0; id < self.trace.tensors.size(); ++id) {
+          if (self.trace.tensors[id].persistent) ids.push_back(id);
+        }
+        return ids;
+      },
+      "The ids of tensors that keep their content from one iteration to the next.");
   trace.def("__repr__", [](const PythonTrace& self) {
     return "<tencache.Trace of " + (self.trace.header.model.empty() ? "a model" : self.trace.header.model) + ": " +
            std::to_string(self.trace.ops.size()) + " ops, " + std::to_string(self.trace.tensors.size()) + " tensors>";

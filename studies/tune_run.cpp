@@ -8,6 +8,7 @@
 
 #include "configs/load_policy_library.h"
 #include "configs/tool_clock.h"
+#include "core/recompute.h"
 #include "core/remark.h"
 #include "core/text.h"
 #include "policies/registry.h"
@@ -170,6 +171,12 @@ class ProgressOfTune {
   ProgressLine line_;
   std::int64_t start_ns_ = tool_clock_ns();
 };
+
+void check_choices(const std::vector<Workload>& workloads) {
+  if (workloads.size() != 1) throw Error("--plan: is of one trace or model; leave the others out");
+  const Trace& trace = *workloads.front().trace;
+  if (trace.choices.empty()) throw Error("--plan: " + why_no_choices(trace));
+}
 
 // A trace that the workload's options with another block give, its durations varied as those of the copy.
 Trace trace_of_block(const Tuned& tuned, const Workload& workload, const GenerateSettings& settings, std::size_t copy) {
@@ -357,10 +364,11 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
     tuned.workloads.push_back(load_workload(scenario));
     tuned.ideal_seconds.push_back(references_of(tuned.workloads.back()).ideal_seconds);
   }
+  if (request.chooses_plan) check_choices(tuned.workloads);
   for (const Workload& workload : tuned.workloads) tuned.models.push_back(model_shape(*workload.trace));
   tuned.knobs = knobs_to_turn(policy, request, tuned.fixed, tuned.machine());
   tuned.knobs.insert(tuned.knobs.end(), block.knobs.begin(), block.knobs.end());
-  if (tuned.knobs.empty()) refuse_without_knobs(policy);
+  if (tuned.knobs.empty() && !request.chooses_plan) refuse_without_knobs(policy);
   if (!block.knobs.empty()) {
     for (const auto& [name, standard] : block.defaults) {
       tuned.defaults[name] = standard;

@@ -21,6 +21,7 @@ struct TuneRequest {
   double jitter = 0;         // share of the durations
   std::uint64_t copies = 0;  // 0: 5 with jitter, else 1
   double tie = 0.005;
+  bool chooses_plan = false;                  // of recomputation, afterwards: no knobs are no error, no choices are
   std::optional<Nanoseconds> most_per_token;  // --max-tpot: what is slower does not count
 };
 

@@ -15,6 +15,7 @@
 #include "studies/deepspeed_memory.h"
 #include "studies/generation.h"
 #include "studies/inference_config.h"
+#include "studies/recompute_plan.h"
 #include "studies/scenario_options.h"
 #include "traces/file/file_io.h"
 #include "traces/file/output_files.h"
@@ -28,7 +29,7 @@ namespace {
 struct TuneQuestion {
   TuneRequest request;
   std::string jitter, tie = "0.5%", max_tpot;
-  std::string csv;
+  std::string csv, plan;
   std::map<std::string, std::string> configs;  // file by writer's option
   std::string pinned_limit;
 };
@@ -218,6 +219,7 @@ void check_outputs(const TuneQuestion& asked) {
   check("--deepspeed", asked.configs.at("--deepspeed"));
   others.push_back(asked.request.from_deepspeed);  // may be the same
   check("--csv", asked.csv);
+  check("--plan", asked.plan);
   for (const auto& [option, path] : asked.configs) {
     if (option != "--deepspeed") check(option.c_str(), path);
   }
@@ -265,6 +267,29 @@ void say_cpu_memory(const TuneRequest& request, const Tuned& tuned, bool written
   if (written && tuned.best().fits) say("the best", tuned.best());
 }
 
+// Chooses, with the best settings or where none fits with those that were given, and writes it. `said`: for people.
+RecomputePlan write_plan(const TuneQuestion& asked, const Tuned& tuned, std::vector<std::string>& said) {
+  const Candidate& candidate = tuned.best().fits ? tuned.best() : tuned.standard();
+  const RecomputePlan plan =
+      choose_plan(tuned.workloads.front(), tuned.request.policy, tuned.of_policy(candidate.settings));
+  write_file(asked.plan, format_plan(plan));
+  const auto say = [&](const char* what, const PlannedRun& run) {
+    said.push_back(fmt::format("  {:<18} {}", what,
+                               !run.misfit.empty()
+                                   ? "does not fit: " + printable(run.misfit)
+                                   : fmt::format("{}, at most {} of GPU memory", format_seconds(run.seconds),
+                                                 format_bytes(run.gpu_peak_bytes))));
+  };
+  said.push_back(fmt::format("{}: {} of {} layers{} are recomputed", asked.plan, plan.recomputed(), plan.layers.size(),
+                             plan.micro_batches > 1 ? fmt::format(" in {} micro-batches", plan.micro_batches) : ""));
+  say("nothing recomputed", plan.keep);
+  say("every layer", plan.block);
+  say("the plan", plan.plan);
+  const std::vector<std::string> settings = settings_of_systems(plan);
+  said.insert(said.end(), settings.begin(), settings.end());
+  return plan;
+}
+
 Answered tune_policy(const TuneQuestion& asked, const Json& command) {
   TuneRequest request = asked.request;
   if (!asked.jitter.empty()) request.jitter = parse_share("--jitter", asked.jitter);
@@ -276,14 +301,17 @@ Answered tune_policy(const TuneQuestion& asked, const Json& command) {
   check_outputs(asked);
   parse_pinned_limit(asked.pinned_limit, load_machine(request.scenario.machine),
                      1);  // a mistake is said before the search
+  request.chooses_plan = !asked.plan.empty();
   const Tuned tuned = run_tune(request, start ? std::optional(start->settings) : std::nullopt);
   if (!asked.csv.empty()) write_file(asked.csv, table_csv(candidates_table(tuned)));
   if (tuned.best().fits) write_configurations(asked, tuned, start ? &*start : nullptr);
   say_cpu_memory(request, tuned, !asked.configs.at("--deepspeed").empty());
-  Answered answer = answered(tune_answer(tuned), tuned.best().fits, command);
-  if (!asked.csv.empty()) {
-    answer.text_remarks = {fmt::format("{} candidates in {}", tuned.result.candidates.size(), asked.csv)};
-  }
+  std::vector<std::string> said;
+  if (!asked.csv.empty()) said.push_back(fmt::format("{} candidates in {}", tuned.result.candidates.size(), asked.csv));
+  bool fits = tuned.best().fits;
+  if (!asked.plan.empty()) fits = write_plan(asked, tuned, said).plan.misfit.empty();
+  Answered answer = answered(tune_answer(tuned), fits, command);
+  answer.text_remarks = std::move(said);
   return answer;
 }
 
@@ -344,6 +372,10 @@ std::unique_ptr<Question> tune_question() {
   options.word("--max-tpot", asked->max_tpot,
                "Of text generations, count only candidates whose time per output token is at most this, such as 100ms");
   options.output("--csv", asked->csv, "Write all candidates to this file");
+  options.output(
+      "--plan", asked->plan,
+      "Choose which layers are recomputed, of a trace with choices (a recording, or a model with --recompute "
+      "choose-early-stop), and write that as a plan for tencache.checkpoint() in Python");
   options.word("--from-deepspeed", request.from_deepspeed,
                "Start at this DeepSpeed configuration (JSON, or Accelerate's YAML)");
   for (const ConfigWriter& writer : config_writers) {

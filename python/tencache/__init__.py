@@ -19,6 +19,7 @@ _NAMES = {
         "Error", "Timeline", "Trace"),
     "_policy": ("Policy",),
     "_live": ("live",),
+    "_checkpoint": ("checkpoint",),
     "_embedding_bag": ("EmbeddingBag",),
     "_snapshot": ("import_snapshot",),
 }

@@ -23,6 +23,7 @@ from ._core import version as __version__
 from ._commands import *
 from ._policy import Policy
 from ._live import live
+from ._checkpoint import checkpoint
 from ._embedding_bag import EmbeddingBag
 from ._snapshot import import_snapshot
 

@@ -107,6 +107,11 @@ class Trace:
     header: dict
     tensors: NDArray[np.void]
     ops: NDArray[np.void]
+    choices: list[dict[str, Any]]
+    @property
+    def op_phases(self) -> list[str]: ...
+    @property
+    def persistent_tensors(self) -> list[int]: ...
     @property
     def reads(self) -> Accesses: ...
     @property

@@ -71,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trace", default="", metavar="TRACE",
                         help="a recording of the script (of --record, or another) to predict from, in place of a "
                              "new one")
+    parser.add_argument("--plan", default="", metavar="FILE",
+                        help="recompute what this plan of `tencache tune --plan` says, as tencache.checkpoint() would")
     parser.add_argument("--timeline", default="", metavar="FILE",
                         help="write the timeline, the predicted one above it (.json, for https://ui.perfetto.dev); "
                              "`tencache gui FILE` follows it while the script runs")

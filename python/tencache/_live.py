@@ -9,13 +9,14 @@ import importlib
 import json
 import sys
 import time
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
-from tencache_recorder import _program as objects
+from tencache_recorder import _choices, _program as objects
 
 from . import _commands  # noqa: F401  which says where the configurations are that ship with the package
 from . import _computer, _core, _ranks
+from ._checkpoint import checkpoint, read_plan
 from ._core import Error
 from ._extensions import Extensions
 from ._models import Known, Models
@@ -54,6 +55,7 @@ class Options:
     sleep: bool = True
     gpu_allocator: str = ""
     run_ahead: str = ""
+    plan: str = ""
     program: str = "a PyTorch program"
     quiet: bool = False
 
@@ -81,6 +83,8 @@ class Options:
         if self.gpu_memory.endswith("%"):
             raise Error(f"gpu_memory: '{self.gpu_memory}' is a share of the program's peak, which is not known here; "
                         "`tencache run python` finds it out")
+        if self.plan:
+            read_plan(self.plan)
         pace = bool(self.machine) if self.pace is None else self.pace
         machine = self.machine or _computer.machine_file(self.device, not self.memory, self.directories, self.say)
         # Copies that are queued on a GPU's streams are not paced; a recording is of ops that are waited for as well.
@@ -143,6 +147,7 @@ class Live:
     def __init__(self, options: Options, predicted: Optional["_core.LivePrediction"] = None) -> None:
         """`options`: checked."""
         self.options, self._predicted = options, predicted
+        self._plan = options.plan  # until it is applied
         self.paging = Paging.load(options.device, options.say)
         self.updates = Updates(self.paging, options.say)
         self._patches: Patches
@@ -371,6 +376,9 @@ class Live:
         self.models.look_around(again=False)
         models = self.models.models()
         _refuse(models)
+        if self._plan and models:
+            checkpoint(models[0], self._plan)
+            self._plan = ""
         device = objects.device_of(models)
         if device in DEVICES and device != self.options.device:
             self.options.say(f"the model is on {device}: only its tensors on {self.options.device} are paged "
@@ -453,7 +461,21 @@ class Live:
                 "hardware": objects.hardware_name(self.options.device), "made_by": "recorded",
                 "recorded_by": "tencache run python",
             }
+            _add_choices(trace)
         return trace
+
+
+def _add_choices(trace: _core.Trace) -> None:
+    """Which blocks could be computed again; why none could where none could."""
+    def each(accesses: Any) -> Iterator[List[int]]:
+        offsets, ids = (array.tolist() for array in accesses)
+        return (ids[begin:end] for begin, end in zip(offsets, offsets[1:]))
+    ops = list(zip(trace.op_names, trace.op_phases, trace.op_modules, each(trace.reads), each(trace.writes)))
+    persistent = set(trace.persistent_tensors)
+    tensors = [(name, number in persistent) for number, name in enumerate(trace.tensor_names)]
+    trace.choices, refused = _choices.find_choices(ops, tensors)
+    if not trace.choices:
+        trace.header = {**trace.header, "made_with": {"no-choice": _choices.why_none(refused)}}
 
 
 def _refuse(models: List[Any]) -> None:

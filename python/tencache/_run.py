@@ -69,6 +69,8 @@ def _record(options: Options, script: List[str], text: str, share: bool) -> Reco
             words += ["--run-ahead", options.run_ahead]
         if options.optimizer_tasks:
             words.append("--optimizer-tasks")
+        if options.plan:
+            words += ["--plan", options.plan]
         if share:
             words.append("--one-by-one")
         if options.memory:
@@ -111,8 +113,9 @@ def _recorder(run: Live, path: str) -> Tuple[List[_core.Trace], Callable[[], Non
 def _write_recording(run: Live, traces: List[_core.Trace], path: str) -> None:
     trace = traces[-1]
     try:
-        trace, header = _core.median_trace(traces), trace.header
-        trace.header = header
+        median = _core.median_trace(traces)
+        median.header, median.choices = trace.header, trace.choices
+        trace = median
     except Error as error:
         _say(f"the last step stands for all: {error}")
     figures = run.report()
@@ -237,7 +240,7 @@ class Session:
             directories=arguments.directory, pace=arguments.pace, timeline=arguments.timeline,
             optimizer_tasks=arguments.optimizer_tasks, faults=arguments.faults, sleep=arguments.sleep,
             gpu_allocator=arguments.gpu_allocator, run_ahead=arguments.run_ahead,
-            program=arguments.script)
+            plan=arguments.plan, program=arguments.script)
         try:
             self._options.settings = _settings(arguments.set)
             self._run = _prepare(arguments, self._options)

@@ -15,6 +15,7 @@
 #include "configs/shipped_files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "studies/recompute_plan.h"
 #include "tests/in_process.h"
 #include "traces/file/file_io.h"
 
@@ -117,6 +118,18 @@ Json json_of(const YAML::Node& node) {
 Json json_of_yaml(const std::string& text) { return json_of(YAML::Load(text)); }
 
 std::string sample_trace() { return std::string(TENCACHE_SOURCE_DIR) + "/traces/samples/gpt-small.trace.jsonl.zst"; }
+
+TEST(Schema, RecomputePlan) {
+  Checked checked("recompute-plan");
+  RecomputePlan plan;
+  plan.model_sha256 = sha256_hex("of a model");
+  plan.keep.misfit = "out of memory";
+  plan.layers = {{"h.0", 0, RecomputeLevel::block}, {"h.1", 0, RecomputeLevel::keep}};
+  Json document = Json::parse(format_plan(plan));
+  checked.valid(document);
+  document["layers"][1]["level"] = "attention";
+  checked.refused(std::move(document), "'attention' is not one of ['keep', 'block']");
+}
 
 TEST(Schema, TraceLines) {
   Checked checked("trace-line");

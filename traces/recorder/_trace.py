@@ -6,6 +6,7 @@ import os
 import statistics
 import tempfile
 
+from . import _choices
 from ._errors import RecorderError
 
 # Numbers that became tensors, an optimizer's count of steps: nothing worth moving, unless it has a name.
@@ -191,8 +192,16 @@ def make_trace(steps, modules, header, timed):
                     "duration_source": "measured" if timed else "modelled", "gap_before_ns": op["gap_before_ns"],
                     "flops": op["flops"], "bytes": op["bytes"], **op["kernel"],
                     "reads": reads, "writes": writes})
-    head = {"kind": "header", "format_version": 3, **header, "tensor_count": len(lines), "op_count": len(ops)}
-    return [head] + lines + ops
+    choices, refused = _choices.find_choices(
+        [(op["name"], op["phase"], op["module"], op["reads"], op["writes"]) for op in ops],
+        [(line["name"], line["persistent"]) for line in lines])
+    counts = {"tensor_count": len(lines), "op_count": len(ops)}
+    if choices:
+        head = {"kind": "header", "format_version": 6, **header, **counts, "choice_count": len(choices)}
+    else:
+        head = {"kind": "header", "format_version": 3, **header, "made_with": {"no-choice": _choices.why_none(refused)},
+                **counts}
+    return [head] + lines + ops + choices
 
 
 def _compress(data):

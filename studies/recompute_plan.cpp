@@ -108,10 +108,13 @@ RecomputePlan choose_plan(const Workload& workload, const std::string& policy,
     });
     return run(with_levels(trace, levels));
   };
-  const ChosenLevels chosen = choose_levels(trace, [&](const Trace& program, Nanoseconds) {
+  constexpr std::uint64_t most_programs = 100;
+  const auto takes = [&](const Trace& program, Nanoseconds) {
     const PlannedRun found = run(program);
-    return found.misfit.empty() ? static_cast<Nanoseconds>(found.seconds * 1e9) : longest_clock_ns;
-  });
+    const Nanoseconds ns = found.misfit.empty() ? static_cast<Nanoseconds>(found.seconds * 1e9) : longest_clock_ns;
+    return ProgramRun{.iteration_ns = ns, .work = 1};
+  };
+  const ChosenLevels chosen = choose_levels(trace, takes, most_programs);
   RecomputePlan plan{.model = trace.header.model,
                      .model_sha256 = model_sha256(trace),
                      .policy = policy,

@@ -166,9 +166,13 @@ class Foresight final : public Policy {
       plan_placed(trace, machine, rehearse);
       return;
     }
-    ChosenLevels chosen = choose_levels(trace, [&](const Trace& program, Nanoseconds least_ns) {
-      return rehearsed_ns(program, machine, rehearse, least_ns);
-    });
+    const auto takes = [&](const Trace& program, Nanoseconds least_ns) {
+      return rehearsed(program, machine, rehearse, least_ns);
+    };
+    // Chosen by trial. A program has to be made, and made coarse, each time.
+    constexpr std::uint64_t budgets = 10, programs = 40;
+    ChosenLevels chosen =
+        choose_levels(trace, takes, std::max<std::uint64_t>(budgets * plan_events_, programs * trace.ops.size()));
     levels_ = std::move(chosen.levels);
     plan_placed(with_levels(trace, levels_), machine, rehearse);
     if (!chosen.note.empty()) notes_.push_back(std::move(chosen.note));
@@ -248,9 +252,9 @@ class Foresight final : public Policy {
     place_share(planner.trace(), *plan_.cpu_share, devices);
     return planner.iteration_ns() != 0 && hardly_waits(planner.iteration_ns(), gpu_time(planner.trace(), devices));
   }
-  // A program under the policy as it is before planning, on a coarse trace.
-  Nanoseconds rehearsed_ns(const Trace& program, const MachineSpec& machine, const RehearseTrace& rehearse,
-                           Nanoseconds least_ns) const;
+  // A program under the policy as it is before planning, on a very coarse trace. Its work: ops and completions.
+  ProgramRun rehearsed(const Trace& program, const MachineSpec& machine, const RehearseTrace& rehearse,
+                       Nanoseconds least_ns) const;
   // Step 8, with a first guess at where updates run.
   void plan_placed(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) {
     if (updates_ == "auto" && may_share_updates(trace, machine)) plan_.cpu_share = estimated_share(trace, machine);
@@ -273,17 +277,20 @@ class Foresight final : public Policy {
   ForesightFlow flow_{0, 0, false, false, {}};
 };
 
-Nanoseconds Foresight::rehearsed_ns(const Trace& program, const MachineSpec& machine, const RehearseTrace& rehearse,
-                                    Nanoseconds least_ns) const {
+ProgramRun Foresight::rehearsed(const Trace& program, const MachineSpec& machine, const RehearseTrace& rehearse,
+                                Nanoseconds least_ns) const {
   const Bytes chunk = chunk_bytes(machine);
   ForesightPlan plan = plan_;
   if (updates_ == "auto" && may_share_updates(program, machine)) plan.cpu_share = estimated_share(program, machine);
-  const CoarseTrace coarse(program, machine, chunk, parts_for(program, 1));
+  if (least_gpu_time(program, plan.cpu_share.has_value()) >= least_ns) return {.work = program.ops.size() / 4};
+  constexpr std::size_t coarser = 20;  // than what the plan is made on; by trial
+  const CoarseTrace coarse(program, machine, chunk, parts_for(program, 1) / coarser);
   Foresight candidate(plan, updates_, forgets_, moves_whole_tensors(machine), coarse.chunk_bytes(), chunk);
   constexpr std::uint64_t iterations = 3;
   const Rehearsal told =
       rehearse(coarse.trace(), coarse.machine(), candidate, {.iterations = iterations, .hopeless_ns = least_ns});
-  return told.fits && told.complete && told.iteration_ns > 0 ? told.iteration_ns : longest_clock_ns;
+  const bool ended = told.fits && told.complete && told.iteration_ns > 0;
+  return {ended ? told.iteration_ns : longest_clock_ns, told.events + program.ops.size()};
 }
 
 void Foresight::plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) {

@@ -1,6 +1,7 @@
 // Which layers' results are recomputed, of a trace with choices.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -14,13 +15,16 @@ struct ChosenLevels {
   std::string note;                    // how they were chosen, for people
 };
 
-// How long an iteration of a program takes, about, if that is no more than `least_ns`; longest_clock_ns: it does not
-// fit, or takes longer.
-using ProgramTime = std::function<Nanoseconds(const Trace& program, Nanoseconds least_ns)>;
+struct ProgramRun {
+  Nanoseconds iteration_ns = longest_clock_ns;  // about; the longest: it does not fit, or takes longer than asked
+  std::uint64_t work = 0;                       // that finding out has cost, in any unit
+};
+using ProgramTime = std::function<ProgramRun(const Trace& program, Nanoseconds least_ns)>;
 
-// Some dozens of programs are tried: all layers at each level, and every other one; then from the fastest on, as long
-// as that makes it faster, a quarter of the layers at another level, an eighth, and so on: those whose results would
-// wait longest for the backward pass are recomputed first, or layers that are spread evenly.
-ChosenLevels choose_levels(const Trace& trace, const ProgramTime& takes);
+// Programs are tried as long as that has cost less than `most_work`: all layers at each level, and every other one;
+// then from the fastest on, as long as that makes it faster, a quarter of the layers at another level, an eighth, and so
+// on: of all or of a quarter of the iteration; those whose results would wait longest for the backward pass are
+// recomputed first, or layers that are spread evenly.
+ChosenLevels choose_levels(const Trace& trace, const ProgramTime& takes, std::uint64_t most_work);
 
 }  // namespace tencache

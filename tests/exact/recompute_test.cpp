@@ -273,15 +273,22 @@ TEST(Recompute, IsSearchedForByRehearsals) {
   const Trace trace = generate(options);
   const Count kept = flops(trace, Phase::backward);
   const Count layer = (flops(at(trace, Level::block), Phase::backward) - kept) / 8;
-  int tried = 0;
-  const ChosenLevels chosen = choose_levels(trace, [&](const Trace& program, Nanoseconds) {
+  std::uint64_t tried = 0;
+  const auto takes = [&](const Trace& program, Nanoseconds) {
     ++tried;
-    return 100 + std::abs(static_cast<Nanoseconds>((flops(program, Phase::backward) - kept) / layer) - 3);
-  });
+    const auto recomputed = static_cast<Nanoseconds>((flops(program, Phase::backward) - kept) / layer);
+    return ProgramRun{100 + std::abs(recomputed - 3), 1};
+  };
+  const ChosenLevels chosen = choose_levels(trace, takes, 60);
   EXPECT_EQ(std::ranges::count(chosen.levels, Level::block), 3);
-  EXPECT_LE(tried, 60);
+  EXPECT_LE(tried, 60u);
   EXPECT_THAT(chosen.note, HasSubstr("100 ns, with everything kept 103 ns, with every block recomputed 105 ns"));
-  const ChosenLevels none_fits = choose_levels(trace, [](const Trace&, Nanoseconds) { return longest_clock_ns; });
+  // No program is tried twice, and none once that is all that it may cost.
+  tried = 0;
+  choose_levels(trace, takes, 10);
+  EXPECT_EQ(tried, 10u);
+  const ChosenLevels none_fits = choose_levels(
+      trace, [](const Trace&, Nanoseconds) { return ProgramRun{}; }, 60);
   EXPECT_EQ(none_fits.levels, std::vector<Level>(8, Level::keep));
 }
 

@@ -137,7 +137,7 @@ LAYERS = {"num_hidden_layers": 6, "num_attention_heads": 6, "hidden_size": 384}
 
 def language(configuration, model, **sizes):
     import transformers
-    settings = getattr(transformers, configuration)(vocab_size=4096, **sizes)
+    settings = getattr(transformers, configuration)(vocab_size=4096, use_cache=False, **sizes)
 
     def loss(model):
         ids = torch.randint(0, 4096, (4, 256))

@@ -17,6 +17,8 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
+constexpr std::uint64_t most_simulations = 100;  // to choose by
+
 // Only what PyTorch's checkpointing can do: all of a layer, or nothing.
 Trace with_blocks_only(Trace trace) {
   for (RecomputeChoice& choice : trace.choices) {
@@ -108,13 +110,13 @@ RecomputePlan choose_plan(const Workload& workload, const std::string& policy,
     });
     return run(with_levels(trace, levels));
   };
-  constexpr std::uint64_t most_programs = 100;
   const auto takes = [&](const Trace& program, Nanoseconds) {
     const PlannedRun found = run(program);
-    const Nanoseconds ns = found.misfit.empty() ? static_cast<Nanoseconds>(found.seconds * 1e9) : longest_clock_ns;
-    return ProgramRun{.iteration_ns = ns, .work = 1};
+    return ProgramRun{
+        .iteration_ns = found.misfit.empty() ? static_cast<Nanoseconds>(found.seconds * 1e9) : longest_clock_ns,
+        .work = 1};
   };
-  const ChosenLevels chosen = choose_levels(trace, takes, most_programs);
+  const ChosenLevels chosen = choose_levels(trace, takes, most_simulations);
   RecomputePlan plan{.model = trace.header.model,
                      .model_sha256 = model_sha256(trace),
                      .policy = policy,

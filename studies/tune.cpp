@@ -441,7 +441,7 @@ bool ties(const Candidate& a, const Candidate& b, double tie) {
 }
 
 TuneResult tune(const TuneProblem& problem, const TuneOptions& options) {
-  TENCACHE_CHECK(!problem.knobs.empty() && problem.workloads > 0 && problem.copies > 0);
+  TENCACHE_CHECK(problem.workloads > 0 && problem.copies > 0);
   return Search(problem, options).run();
 }
 

@@ -267,12 +267,14 @@ void say_cpu_memory(const TuneRequest& request, const Tuned& tuned, bool written
   if (written && tuned.best().fits) say("the best", tuned.best());
 }
 
-// Chooses, with the best settings or where none fits with those that were given, and writes it. `said`: for people.
-RecomputePlan write_plan(const TuneQuestion& asked, const Tuned& tuned, std::vector<std::string>& said) {
+// Chooses, with the best settings or where none fits with those that were given, and writes it if it fits. Whether it
+// does; `said`: for people.
+bool write_plan(const TuneQuestion& asked, const Tuned& tuned, std::vector<std::string>& said) {
   const Candidate& candidate = tuned.best().fits ? tuned.best() : tuned.standard();
   const RecomputePlan plan =
       choose_plan(tuned.workloads.front(), tuned.request.policy, tuned.of_policy(candidate.settings));
-  write_file(asked.plan, format_plan(plan));
+  const bool fits = plan.plan.misfit.empty();
+  if (fits) write_file(asked.plan, format_plan(plan));
   const auto say = [&](const char* what, const PlannedRun& run) {
     said.push_back(fmt::format("  {:<18} {}", what,
                                !run.misfit.empty()
@@ -280,14 +282,20 @@ RecomputePlan write_plan(const TuneQuestion& asked, const Tuned& tuned, std::vec
                                    : fmt::format("{}, at most {} of GPU memory", format_seconds(run.seconds),
                                                  format_bytes(run.gpu_peak_bytes))));
   };
-  said.push_back(fmt::format("{}: {} of {} layers{} are recomputed", asked.plan, plan.recomputed(), plan.layers.size(),
-                             plan.micro_batches > 1 ? fmt::format(" in {} micro-batches", plan.micro_batches) : ""));
+  if (fits) {
+    said.push_back(fmt::format("{}: {} of {} layers{} are recomputed", asked.plan, plan.recomputed(),
+                               plan.layers.size(),
+                               plan.micro_batches > 1 ? fmt::format(" in {} micro-batches", plan.micro_batches) : ""));
+  } else {
+    said.push_back(asked.plan + " is not written: no plan fits");
+  }
   say("nothing recomputed", plan.keep);
   say("every layer", plan.block);
+  if (!fits) return false;
   say("the plan", plan.plan);
   const std::vector<std::string> settings = settings_of_systems(plan);
   said.insert(said.end(), settings.begin(), settings.end());
-  return plan;
+  return true;
 }
 
 Answered tune_policy(const TuneQuestion& asked, const Json& command) {
@@ -309,7 +317,7 @@ Answered tune_policy(const TuneQuestion& asked, const Json& command) {
   std::vector<std::string> said;
   if (!asked.csv.empty()) said.push_back(fmt::format("{} candidates in {}", tuned.result.candidates.size(), asked.csv));
   bool fits = tuned.best().fits;
-  if (!asked.plan.empty()) fits = write_plan(asked, tuned, said).plan.misfit.empty();
+  if (!asked.plan.empty()) fits = write_plan(asked, tuned, said);
   Answered answer = answered(tune_answer(tuned), fits, command);
   answer.text_remarks = std::move(said);
   return answer;

@@ -137,7 +137,7 @@ def checkpoint(model: torch.nn.Module, plan: Union[str, "os.PathLike[str]"]) -> 
     if model_sha256(root, found.levels) != found.model_sha256:
         raise found.error('"model_sha256"', f"the plan is of another model ({found.model}): parameters of the layers "
                           "have other names or sizes here; make one of this model with `tencache tune --plan`")
-    if getattr(root, "is_gradient_checkpointing", False):
+    if any(getattr(module, "gradient_checkpointing", False) for module in modules.values()):  # of transformers
         raise Error(f"{found.file}: the model recomputes all of its layers already: call "
                     "gradient_checkpointing_disable(), or leave the plan out")
     if getattr(getattr(root, "config", None), "use_cache", False):

@@ -58,6 +58,13 @@ TEST(Tune, TriesAllCombinationsWhereTheBudgetAllows) {
   EXPECT_TRUE(result.ties.empty());
 }
 
+TEST(Tune, WithoutKnobsTriesTheDefaults) {
+  const TuneResult result = tune(problem_of({}, [](const Settings&) { return 3; }), {.budget = 10});
+  EXPECT_EQ(result.simulations, 1u);
+  EXPECT_EQ(result.candidates.size(), 1u);
+  EXPECT_EQ(result.candidates[result.best].median_seconds(0), 3);
+}
+
 // Eight knobs of seven values, one of which matters only with another's value: 5.8 million combinations.
 TuneProblem large_problem() {
   std::vector<Knob> knobs;
@@ -543,6 +550,47 @@ TEST_F(TuneCommand, WhereNothingFitsTheAnswerIsNo) {
   EXPECT_EQ(answer.code, 1);
   EXPECT_THAT(answer.out, HasSubstr("None fits."));
   EXPECT_THAT(answer.out, HasSubstr("out of memory"));
+}
+
+// Without recomputation it does not fit; with a part of the layers it takes less time than with all.
+TEST_F(TuneCommand, PlansWhatToRecompute) {
+  std::vector<std::string> words = {"tune",
+                                    "--model",
+                                    "gpt2-large",
+                                    "--batch",
+                                    "8",
+                                    "--seq",
+                                    "1024",
+                                    "-m",
+                                    "rtx-4090",
+                                    "-p",
+                                    "zero-offload",
+                                    "--budget",
+                                    "1",
+                                    "--plan",
+                                    "plan.json",
+                                    "--recompute",
+                                    "choose-early-stop"};
+  const Answer answer = run(words);
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  const nlohmann::json plan = nlohmann::json::parse(content(path("plan.json")));
+  EXPECT_LT(plan["predicted"]["plan"]["seconds"], plan["predicted"]["block"]["seconds"]);
+  EXPECT_EQ(plan["predicted"]["keep"]["fits"], false);
+  EXPECT_EQ(plan["layers"].size(), 36u);
+  const auto recomputed = std::ranges::count(plan["layers"], "block", [](const auto& layer) { return layer["level"]; });
+  EXPECT_GT(recomputed, 0);
+  EXPECT_THAT(answer.err, HasSubstr("plan.json: " + std::to_string(recomputed) + " of 36 layers are recomputed\n" +
+                                    "  nothing recomputed does not fit: out of memory"));
+  std::filesystem::remove(path("plan.json"));
+  words.insert(words.end(), {"--gpu-memory", "1GiB"});
+  const Answer none = run(words);
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("plan.json is not written: no plan fits\n"));
+  const Answer refused =
+      run({"tune", "small.trace.jsonl", "-m", "m.yaml", "-p", "lru", "--budget", "1", "--plan", "plan.json"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--plan: no choice: the trace names none"));
+  EXPECT_FALSE(std::filesystem::exists(path("plan.json")));
 }
 
 TEST_F(TuneCommand, SaysWhatIsWrong) {

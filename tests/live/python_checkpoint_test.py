@@ -207,9 +207,9 @@ class WithPlan(unittest.TestCase):
 
     def test_a_model_that_recomputes_or_caches_already(self):
         model = Model()
-        model.is_gradient_checkpointing = True
+        model.blocks[1].gradient_checkpointing = True
         self.refused("the model recomputes all of its layers already", self.text, model)
-        model.is_gradient_checkpointing = False
+        model.blocks[1].gradient_checkpointing = False
         model.config = type("Config", (), {"use_cache": True})()
         self.refused("set model.config.use_cache = False", self.text, model)
 

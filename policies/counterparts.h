@@ -23,6 +23,7 @@ enum class RunsWith : std::uint8_t {
   accelerate,
   flexgen,
   llama_cpp,
+  vllm,
   bitsandbytes,
   tencache_run,
   artifact,
@@ -30,10 +31,9 @@ enum class RunsWith : std::uint8_t {
   nothing
 };
 template <>
-inline constexpr auto enum_texts<RunsWith> = std::to_array<std::string_view>({"DeepSpeed", "FSDP", "Accelerate",
-                                                                              "FlexGen", "llama.cpp", "bitsandbytes",
-                                                                              "tencache run", "research artifact",
-                                                                              "oracle", "nothing"});
+inline constexpr auto enum_texts<RunsWith> =
+    std::to_array<std::string_view>({"DeepSpeed", "FSDP", "Accelerate", "FlexGen", "llama.cpp", "vLLM", "bitsandbytes",
+                                     "tencache run", "research artifact", "oracle", "nothing"});
 constexpr bool can_be_run(RunsWith system) { return system < RunsWith::artifact; }
 
 // Elements of a model as FSDP wraps it, whole: the parts of all ranks together.
@@ -83,6 +83,7 @@ struct Counterparts {
   bool device_map = false;      // Accelerate's, which places modules where the policy has them at the start
   bool flexgen = false;         // arguments of FlexGen
   bool llama_cpp = false;       // arguments of llama.cpp
+  bool vllm = false;            // arguments of vLLM
   bool bitsandbytes = false;    // its paged optimizers
   bool artifact = false;        // code that the authors published with the paper
   bool oracle = false;          // what no memory allows
@@ -106,6 +107,7 @@ constexpr RunsWith runs_with(const Counterparts& of, const StepNeeds& step = {})
     if (of.device_map) return RunsWith::accelerate;
     if (of.flexgen) return RunsWith::flexgen;
     if (of.llama_cpp) return RunsWith::llama_cpp;
+    if (of.vllm) return RunsWith::vllm;
   }
   if (!step.placed) return RunsWith::tencache_run;
   return of.artifact ? RunsWith::artifact : RunsWith::nothing;

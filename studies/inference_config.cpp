@@ -177,4 +177,10 @@ WrittenConfig write_llama_cpp_arguments(const std::string& policy, const std::ma
   return {text + "\n", {remark}};
 }
 
+WrittenConfig write_vllm_arguments(const std::map<std::string, std::string>& settings) {
+  return {"--offload-backend prefetch --offload-group-size " + settings.at("group_size") + " --offload-num-in-group " +
+              settings.at("num_in_group") + " --offload-prefetch-step " + settings.at("prefetch_step") + "\n",
+          {}};
+}
+
 }  // namespace tencache

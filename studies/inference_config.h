@@ -31,4 +31,7 @@ WrittenConfig write_flexgen_arguments(const std::map<std::string, std::string>& 
 WrittenConfig write_llama_cpp_arguments(const std::string& policy, const std::map<std::string, std::string>& settings,
                                         const Trace& trace, const MachineSpec& machine);
 
+// Arguments of `vllm serve`, of policy `vllm-prefetch`; SGLang's offloader has the same ones but for --offload-backend.
+WrittenConfig write_vllm_arguments(const std::map<std::string, std::string>& settings);
+
 }  // namespace tencache

@@ -90,6 +90,36 @@ TEST(ZeroInference, StreamsAhead) {
   EXPECT_EQ(run("zero-inference", {{"bucket", "1"}}, small_machine(1000), model()).iteration_ns.back(), 310 + 4 * 40);
 }
 
+// Six kernels of 40 ns; embedding and head stay, each layer takes 100 ns. Every second layer offloaded, one ahead: layer
+// 3 comes while layer 2 runs and is waited for 60 ns; layer 1 has the time of three kernels. Two ahead: a layer comes
+// again as soon as it is done. All four offloaded, one ahead: three wait for all of their weights, the first one, which
+// comes while head and embedding run, for 20 ns.
+TEST(VllmPrefetch, CountsOffloadedLayersAhead) {
+  Trace trace;
+  std::vector<TensorId> weights = {trace.add_tensor("embed.weight", 50, Role::parameter, true)};
+  for (int layer = 0; layer < 4; ++layer) {
+    weights.push_back(trace.add_tensor("layers." + std::to_string(layer) + ".weight", 100, Role::parameter, true));
+  }
+  weights.push_back(trace.add_tensor("head.weight", 60, Role::parameter, true));
+  for (const TensorId weight : weights) {
+    add_op(trace, 40, {weight}, {});
+    const std::string_view name = trace.name(trace.tensors[weight]);
+    trace.ops.back().module = trace.names.intern(std::string(name.substr(0, name.rfind('.'))));
+  }
+  const auto with = [&](const char* group, const char* offloaded, const char* step) {
+    return run("vllm-prefetch", {{"group_size", group}, {"num_in_group", offloaded}, {"prefetch_step", step}},
+               small_machine(1000), trace);
+  };
+  EXPECT_EQ(with("2", "1", "1").iteration_ns.back(), 6 * 40 + 60);
+  EXPECT_EQ(with("2", "1", "1").peak_bytes[0], 50u + 60 + 3 * 100);
+  EXPECT_EQ(with("2", "1", "2").iteration_ns.back(), 6 * 40);
+  EXPECT_EQ(with("2", "1", "2").peak_bytes[0], 50u + 60 + 4 * 100);
+  EXPECT_EQ(with("4", "4", "1").iteration_ns.back(), 6 * 40 + 3 * 100 + 20);
+  EXPECT_EQ(with("4", "4", "1").peak_bytes[0], 50u + 60 + 100);
+  EXPECT_THROW(with("2", "3", "1"), Error);
+  EXPECT_THROW(with("2", "1", "0"), Error);
+}
+
 TEST(ZeroInference, ReadsFromStorage) {
   const RunResult result =
       run("zero-inference", {{"weights", "nvme"}, {"bucket", "1"}}, small_machine(1000, true), model());

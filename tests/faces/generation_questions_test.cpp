@@ -68,6 +68,18 @@ TEST_F(GenerationQuestions, LlamaCppIsToldTheLayersThatWerePlaced) {
   EXPECT_LT(ask_for("replay", "2GiB", {"--json"}).json()["generation"]["traffic_bytes_per_token"]["h2d"], 1e6);
 }
 
+TEST_F(GenerationQuestions, VllmIsToldWhatWasFound) {
+  const auto tune = [&](const char* policy) {
+    return run({"tune", "--model", "gpt2", "--new-tokens", "4", "--prompt", "16", "-p", policy, "-m", "rtx-4090",
+                "--gpu-memory", "240MiB", "--budget", "8", "--vllm", "args.txt"});
+  };
+  EXPECT_EQ(tune("vllm-prefetch").code, 0);
+  EXPECT_THAT(content(path("args.txt")),
+              testing::MatchesRegex("--offload-backend prefetch --offload-group-size [0-9]+ --offload-num-in-group "
+                                    "[0-9]+ --offload-prefetch-step [0-9]+\n"));
+  EXPECT_THAT(tune("accelerate").err, HasSubstr("--vllm: is of policy vllm-prefetch, not of accelerate"));
+}
+
 TEST_F(GenerationQuestions, AResultHasItsTimesPerToken) {
   for (const auto& [order, passes] : {std::pair("zigzag", 1), {"row", 2}}) {
     const Json result = run(ask("replay", "zero-inference", {"--json"}, {"--block", "2x2", "--order", order})).json();

@@ -43,6 +43,7 @@ struct BoundAnswer {
   std::optional<std::string> reason;
   double bound_seconds = 0;
   std::string bound_term;
+  Absent<double> bound_choice_seconds;  // of a trace with choices of recomputation; the rest is about this one
   TermAnswer binding;
   double compute_bound_seconds = 0;
   std::uint64_t rank = 0;  // whose bound is the greatest
@@ -58,10 +59,12 @@ struct BoundAnswer {
   bool several_ranks = false;
   std::string own_note;  // which is also among `notes`; may be empty
 };
-TENCACHE_ANSWER(BoundAnswer, machine, trace, fits, reason, bound_seconds, bound_term, binding, compute_bound_seconds,
-                rank, terms, windows, notes, gpu_time, manifest, timing)
+TENCACHE_ANSWER(BoundAnswer, machine, trace, fits, reason, bound_seconds, bound_term, bound_choice_seconds, binding,
+                compute_bound_seconds, rank, terms, windows, notes, gpu_time, manifest, timing)
 
-BoundAnswer bound_answer(const Workload& workload, const Bound& bound, double run_seconds);
+// `recorded_seconds`: recorded_bound_seconds of the trace.
+BoundAnswer bound_answer(const Workload& workload, const Bound& bound, std::optional<double> recorded_seconds,
+                         double run_seconds);
 Document document_of(const BoundAnswer& answer);
 
 // Links are those of the rank whose bound it is.

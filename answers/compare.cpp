@@ -80,6 +80,9 @@ const ResultAnswer* best_of(const std::vector<ResultAnswer>& results, bool any_p
   return best;
 }
 
+// Which bound it is (docs/results.md).
+std::string bound_name(const ResultAnswer& bound) { return bound.bound_choice_seconds ? "bound_choice" : "bound"; }
+
 const ResultAnswer* bound_of(const std::vector<ResultAnswer>& results) {
   const auto found = std::ranges::find_if(
       results, [](const ResultAnswer& result) { return is_bound(result) && seconds_of(result) > 0; });
@@ -102,7 +105,11 @@ double longest_bar_seconds(const std::vector<ResultAnswer>& results) {
 
 // What a reader may believe of it besides its interval.
 std::string belief_of(const ResultAnswer& result) {
-  if (is_bound(result)) return "no policy can be faster";
+  if (is_bound(result)) {
+    return result.bound_choice_seconds ? fmt::format("no policy can be faster, whatever it recomputes; as recorded {}",
+                                                     format_seconds(result.bound_seconds))
+                                       : "no policy can be faster";
+  }
   if (is_measured(result)) {
     const auto error = result.prediction ? result.prediction->error : std::nullopt;
     return "measured" + (error ? fmt::format("; predicted {:+.1f} %", 100 * *error) : "");
@@ -215,8 +222,9 @@ Figure figure_of_time(const std::vector<ResultAnswer>& results, Shown shown, boo
                  .limit = {},
                  .caption = "Where the time of an iteration goes: what the GPU does, or waits for."};
   if (const ResultAnswer* bound = bound_of(results)) {
-    column.bars->limit = {seconds_of(*bound), "bound " + format_seconds(seconds_of(*bound))};
-    column.bars->caption += " No policy can be faster than the bound.";
+    const std::string name = bound_name(*bound);
+    column.bars->limit = {seconds_of(*bound), name + " " + format_seconds(seconds_of(*bound))};
+    column.bars->caption += fmt::format(" No policy can be faster than the {}.", name);
   }
   if (std::ranges::any_of(results, [](const ResultAnswer& result) { return interval_of(result).has_value(); })) {
     column.bars->caption += " Whiskers: the interval.";
@@ -243,7 +251,7 @@ std::vector<Figure> figures_of(const std::vector<ResultAnswer>& results) {
     add(std::move(column), [cell](const ResultAnswer& result) { return is_bound(result) ? Cell("") : cell(result); });
   };
   add("policy", [](const ResultAnswer& result) {
-    return is_bound(result) ? text_cell("(bound)", "bound") : Cell(name_of(result));
+    return is_bound(result) ? text_cell("(" + bound_name(result) + ")", bound_name(result)) : Cell(name_of(result));
   });
   if (any([&](const ResultAnswer& result) { return result.machine != machine; })) {
     add("machine", [](const ResultAnswer& result) { return Cell(result.machine); });

@@ -283,7 +283,7 @@ ExplainAnswer explain_answer(const Workload& workload, Explanation explanation, 
   answer.fits = answer.run.fits;
   answer.reason = answer.run.reason;
   answer.ideal_seconds = references.ideal_seconds;
-  answer.bound_seconds = references.bound_seconds;
+  references.name_bounds(answer, references.bound_seconds);
   answer.run_bound_seconds = references.bound_of(outcome.result);
   answer.bound_term = references.bound_term;
   answer.binding = term_answer(workload, references.binding, references.bound_rank);
@@ -291,6 +291,10 @@ ExplainAnswer explain_answer(const Workload& workload, Explanation explanation, 
   answer.all_layers = keep_first(answer.layers, top);
   answer.all_tensors = keep_first(answer.tensors, top);
   answer.notes = notes_of(workload);
+  if (!outcome.levels.empty()) {  // what was chosen, and why
+    answer.notes.insert(answer.notes.end(), outcome.program.changes.begin(), outcome.program.changes.end());
+    answer.notes.insert(answer.notes.end(), outcome.result.policy_notes.begin(), outcome.result.policy_notes.end());
+  }
   const std::string note = storage_bound_note(workload, references.binding, references.bound_rank);
   if (!note.empty()) answer.notes.push_back(note);
   answer.rescaled = rescaling_answer(workload);
@@ -318,6 +322,7 @@ Document document_of(const ExplainAnswer& answer) {
     return document;
   }
   if (!answer.outcome.ranks.empty()) document.add_text(fmt::format("  of rank {}, the slowest\n", run.rank));
+  const double least_seconds = answer.bound_choice_seconds.value_or(answer.bound_seconds);
   const auto sentence = [&](const char* format, auto text, double bound_seconds) {
     return fmt::format(fmt::runtime(format), text(run.iteration_seconds), text(run.compute_seconds),
                        text(run.gap_seconds), text(answer.in_turn.attributed_seconds), text(answer.ideal_seconds),
@@ -326,11 +331,11 @@ Document document_of(const ExplainAnswer& answer) {
   document.add_text(
       sentence("  iteration {} = compute {} + gaps {} + stalls {}\n"
                "  ideal {}; no policy is faster than {}, where {} binds:\n  {}\n\n",
-               format_seconds, answer.title.empty() ? answer.bound_seconds : answer.run_bound_seconds));
+               format_seconds, answer.title.empty() ? least_seconds : answer.run_bound_seconds));
   document.add_paragraph(
       sentence("Iteration {} = compute {} + gaps {} + stalls {}. Ideal {}; no policy is faster than "
                "{}, where {} binds.",
-               seconds_text, answer.bound_seconds));
+               seconds_text, least_seconds));
   document.add_chart(std::move(chart));
   if (answer.causes.empty()) {
     document.add_text("It waits for nothing.\n");

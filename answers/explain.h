@@ -33,6 +33,7 @@ struct ExplainAnswer : Explanation {
   std::optional<std::string> reason;
   double ideal_seconds = 0, bound_seconds = 0;
   std::string bound_term;
+  Absent<double> bound_choice_seconds;  // of a trace with choices of recomputation
   TermAnswer binding;
   std::vector<std::string> notes;
   std::optional<RescalingAnswer> rescaled;
@@ -46,8 +47,8 @@ struct ExplainAnswer : Explanation {
   std::size_t all_ops = 0, all_layers = 0, all_tensors = 0;  // that wait; the lists have the first of them
 };
 TENCACHE_ANSWER(ExplainAnswer, policy, machine, trace, fits, reason, run, ideal_seconds, bound_seconds, bound_term,
-                binding, causes, in_turn, ops, layers, tensors, stalls_of_no_tensor_seconds, changes, simulations,
-                notes, rescaled, gpu_time, manifest, timing)
+                bound_choice_seconds, binding, causes, in_turn, ops, layers, tensors, stalls_of_no_tensor_seconds,
+                changes, simulations, notes, rescaled, gpu_time, manifest, timing)
 
 // With so many ops, layers and tensors.
 ExplainAnswer explain_answer(const Workload& workload, Explanation explanation, const References& references,

@@ -44,9 +44,12 @@ Named<ComparedFigure> side_by_side(const std::optional<Named<Value>>& predicted,
 // of which a run of less than two steps has none.
 References references_of_run(const Workload& workload, const Prediction* prediction) {
   if (prediction != nullptr) {
-    return {.ideal_seconds = prediction->result.ideal_seconds,
-            .bound_seconds = prediction->result.bound_seconds,
-            .bound_term = prediction->result.bound_term};
+    const auto& result = prediction->result;
+    References references{.ideal_seconds = result.ideal_seconds,
+                          .bound_seconds = result.bound_choice_seconds.value_or(result.bound_seconds),
+                          .bound_term = result.bound_term};
+    if (result.bound_choice_seconds) references.recorded_bound_seconds = result.bound_seconds;
+    return references;
   }
   return workload.trace->ops.empty() ? References{} : references_of(workload);
 }

@@ -47,6 +47,7 @@ struct ResultTimes {
   std::optional<double> iteration_seconds, first_iteration_seconds;
   double ideal_seconds = 0, bound_seconds = 0;
   std::string bound_term;
+  Absent<double> bound_choice_seconds;  // of a trace with choices of recomputation: what efficiency divides
   std::optional<double> slowdown, efficiency, compute_seconds, gap_seconds;
   std::optional<StallSeconds> stall_seconds;
   std::optional<Named<double>> busy_seconds;  // of lanes and links
@@ -55,7 +56,7 @@ struct ResultTimes {
   std::optional<Attribution> attribution;
 };
 TENCACHE_ANSWER(ResultTimes, iteration_seconds, first_iteration_seconds, ideal_seconds, bound_seconds, bound_term,
-                slowdown, efficiency, compute_seconds, gap_seconds, stall_seconds, busy_seconds,
+                bound_choice_seconds, slowdown, efficiency, compute_seconds, gap_seconds, stall_seconds, busy_seconds,
                 cpu_optimizer_wait_seconds, phase_seconds, attribution)
 
 // Shares of accesses and of their bytes that were in GPU memory; of the tensors that an iteration begins with there.
@@ -152,6 +153,14 @@ struct InjectedFaults {
 };
 TENCACHE_ANSWER(InjectedFaults, plan, injected)
 
+// What a policy chose of a trace with choices of recomputation (core/trace.h).
+struct LayerRecomputation {
+  std::string layer;
+  std::uint32_t micro_batch = 0;
+  RecomputeLevel level = RecomputeLevel::keep;
+};
+TENCACHE_ANSWER(LayerRecomputation, layer, micro_batch, level)
+
 // A result without the tool's own times: the same input gives the same bytes. Where the trace does not fit, the figures
 // of the run are null.
 struct UntimedResult : ResultHead, ResultTimes, ResultTraffic, ResultSamples {
@@ -159,6 +168,8 @@ struct UntimedResult : ResultHead, ResultTimes, ResultTraffic, ResultSamples {
   Absent<std::vector<RankResult>> ranks;
   std::uint64_t simulated_events = 0;
   std::vector<std::string> changes, policy_notes;
+  Absent<std::vector<LayerRecomputation>>
+      recompute;  // of a trace with choices, each, in the order of the backward pass
   std::optional<DeepSpeedCpuMemory> deepspeed_cpu_memory;  // none: of another policy, or it does not fit
   std::vector<std::string> notes;
   // How far its time may be believed (studies/validity.h): "validated within 43.7 % (…)", "extrapolated"; none of the
@@ -174,8 +185,8 @@ struct UntimedResult : ResultHead, ResultTimes, ResultTraffic, ResultSamples {
   Manifest manifest;
 };
 BOOST_DESCRIBE_STRUCT(UntimedResult, (ResultHead, ResultTimes, ResultTraffic, ResultSamples),
-                      (generation, ranks, simulated_events, changes, policy_notes, deepspeed_cpu_memory, notes,
-                       validity, runs_with, changes_training, rescaled, gpu_time, faults, manifest))
+                      (generation, ranks, simulated_events, changes, policy_notes, recompute, deepspeed_cpu_memory,
+                       notes, validity, runs_with, changes_training, rescaled, gpu_time, faults, manifest))
 
 // `error` is predicted / measured - 1; null where nothing was measured.
 struct ComparedFigure {

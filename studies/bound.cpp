@@ -533,6 +533,12 @@ double least_seconds(double seconds, double any_run_seconds, bool steady, std::u
   return std::max(any_run_seconds, seconds * static_cast<double>(iterations - 1) / static_cast<double>(iterations));
 }
 
+std::optional<double> recorded_bound_seconds(const Trace& trace, const MachineSpec& machine) {
+  if (trace.choices.empty()) return std::nullopt;
+  const std::vector<RecomputeLevel> kept(trace.choices.size(), RecomputeLevel::keep);
+  return lower_bound_of(with_levels(trace, kept), machine).seconds;
+}
+
 Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
   if (!trace.choices.empty()) return bound_of_rank(without_choices(trace), machine);
   const std::size_t count = rank_count(trace);

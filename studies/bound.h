@@ -65,6 +65,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -115,5 +116,9 @@ double least_seconds(double seconds, double any_run_seconds, bool steady, std::u
 // The trace must be valid. Throws Error if the machine has fewer ranks than the trace. Some seconds for a
 // million ops; the same result for the same input.
 Bound lower_bound_of(const Trace& trace, const MachineSpec& machine);
+
+// Of a trace with choices of recomputation: the bound of the trace as recorded, with all results kept, which policies
+// that recompute may beat. None: it has no choices.
+std::optional<double> recorded_bound_seconds(const Trace& trace, const MachineSpec& machine);
 
 }  // namespace tencache

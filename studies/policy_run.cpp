@@ -20,7 +20,7 @@ namespace {
 void simulate_one(const Trace& trace, const MachineSpec& machine, Policy& policy, const RunLimits& limits,
                   Outcome& outcome, const Recorders& recorders) {
   prepare(trace, policy, machine, recorders.rehearse ? recorders.rehearse : rehearse);
-  outcome.program = lower(trace, policy, machine);
+  outcome.program = lower(trace, policy, machine, &outcome.levels);
   EngineOptions options;
   options.timeline = recorders.timeline;
   options.on_decision = recorders.on_decision;
@@ -162,7 +162,8 @@ References references_of(const Trace& trace, const MachineSpec& machine, const R
           .bound_term = bound.term,
           .any_run_bound_seconds = bound.any_run_seconds,
           .binding = std::move(bound.binding),
-          .bound_rank = bound.rank};
+          .bound_rank = bound.rank,
+          .recorded_bound_seconds = recorded_bound_seconds(trace, machine)};
 }
 
 double References::bound_of(const RunResult& result) const {

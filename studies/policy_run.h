@@ -35,6 +35,7 @@ struct Outcome {
   std::size_t rank = 0;                        // the slowest
   std::vector<RankOutcome> ranks;              // of a trace of several ranks, each
   std::optional<RunsWith> runs_with = {};      // such a step, under the policy; of what was simulated
+  std::vector<RecomputeLevel> levels = {};     // that the policy chose, by choice of the trace; of what was simulated
   FaultCounts faults{};                        // that were injected
   double seconds = 0;                          // that the tool took, where the caller has a clock
 };
@@ -74,13 +75,22 @@ Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::st
 // What every result is measured against.
 struct References {
   double ideal_seconds = 0;
-  double bound_seconds = 0;  // studies/bound.h
+  double bound_seconds = 0;  // studies/bound.h; of a trace with choices, whatever is recomputed
   std::string bound_term;    // which term binds
   // What holds for runs that do not become steady; none: the same.
   std::optional<double> any_run_bound_seconds = {};
   BoundTerm binding = {};      // of the bound, where it is known
   std::size_t bound_rank = 0;  // whose bound it is
+  // Of a trace with choices: as recorded, which policies may beat.
+  std::optional<double> recorded_bound_seconds = {};
 
+  // What answers call bound_seconds, as recorded, and bound_choice_seconds, which traces with choices have; `seconds`:
+  // what no policy beats.
+  template <typename Answer>
+  void name_bounds(Answer& answer, double seconds) const {
+    answer.bound_seconds = recorded_bound_seconds.value_or(seconds);
+    if (recorded_bound_seconds) answer.bound_choice_seconds = seconds;
+  }
   double bound_of(const RunResult& result) const;
 };
 // Throws Error where the machine has too few ranks. `recorders`: of the simulation of `ideal`.

@@ -32,7 +32,9 @@ std::unique_ptr<Question> bound_question() {
     const Workload workload = load_workload(*scenario);
     const std::int64_t start = tool_clock_ns();
     const Bound bound = lower_bound_of(*workload.trace, workload.machine);
-    return answered(bound_answer(workload, bound, seconds_since(start)), bound.misfit.empty(), command_json(*question));
+    const std::optional<double> recorded = recorded_bound_seconds(*workload.trace, workload.machine);
+    return answered(bound_answer(workload, bound, recorded, seconds_since(start)), bound.misfit.empty(),
+                    command_json(*question));
   };
   return question;
 }

@@ -45,7 +45,8 @@ struct SweepFigures {
   std::optional<double> iteration_seconds, first_iteration_seconds, slowdown;  // slowdown: ÷ ideal
   std::optional<double> ideal_seconds, bound_seconds;                          // also where it does not fit
   std::string bound_term;
-  std::string waits_for;  // the longest stall's cause; empty: none
+  std::optional<double> bound_choice_seconds;  // of a trace with choices of recomputation, whatever is recomputed
+  std::string waits_for;                       // the longest stall's cause; empty: none
   std::optional<double> waits_seconds;
   std::optional<std::uint64_t> gpu_peak_bytes, cpu_peak_bytes, nvme_peak_bytes;
   std::optional<double> tokens_per_second;
@@ -68,9 +69,9 @@ struct SweepFigures {
 };
 BOOST_DESCRIBE_STRUCT(SweepFigures, (),
                       (fits, reason, iteration_seconds, first_iteration_seconds, slowdown, ideal_seconds, bound_seconds,
-                       bound_term, waits_for, waits_seconds, gpu_peak_bytes, cpu_peak_bytes, nvme_peak_bytes,
-                       tokens_per_second, time_to_first_token_seconds, time_per_output_token_seconds, validity,
-                       validated_within, iteration_seconds_fast, iteration_seconds_slow, gpu_time_error,
+                       bound_term, bound_choice_seconds, waits_for, waits_seconds, gpu_peak_bytes, cpu_peak_bytes,
+                       nvme_peak_bytes, tokens_per_second, time_to_first_token_seconds, time_per_output_token_seconds,
+                       validity, validated_within, iteration_seconds_fast, iteration_seconds_slow, gpu_time_error,
                        gpu_time_extrapolated_share, runs_with, changes_training))
 
 // Where the prices are known (studies/sweep/cost.h); of the whole machine.

@@ -285,7 +285,7 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
     }
     references = references_of(workload);
     common.ideal_seconds = references->ideal_seconds;
-    common.bound_seconds = references->bound_seconds;
+    references->name_bounds(common, references->bound_seconds);
     common.bound_term = references->bound_term;
   } catch (const UnreadableTrace&) {
     throw;
@@ -307,7 +307,7 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
     if (references) {
       try {
         const Outcome outcome = simulate_policy(workload, policy, settings);
-        row.bound_seconds = references->bound_of(outcome.result);
+        references->name_bounds(row, references->bound_of(outcome.result));
         if (outcome.runs_with) row.runs_with = to_string(*outcome.runs_with);
         row.changes_training = counterparts_of(policy).changes_training;
         add_figures(row, workload, outcome);

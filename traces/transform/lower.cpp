@@ -29,10 +29,11 @@ constexpr const char* compute_rates = "cpu.tflops and cpu.bandwidth";
   throw Error(where, 0, what + " on the CPU; state " + rates);
 }
 
-void choose_recomputation(Trace& trace, const Policy& policy, const MachineSpec& machine,
-                          std::vector<std::string>& changes) {
-  if (trace.choices.empty()) return;
+// Returns what was chosen, by choice.
+std::vector<RecomputeLevel> choose_recomputation(Trace& trace, const Policy& policy, const MachineSpec& machine,
+                                                 std::vector<std::string>& changes) {
   std::vector<RecomputeLevel> levels(trace.choices.size(), RecomputeLevel::keep);
+  if (levels.empty()) return levels;
   policy.recompute(trace, machine, levels);
   trace = with_levels(trace, levels);
   for (std::size_t level = 1; level < recompute_level_count; ++level) {
@@ -42,6 +43,7 @@ void choose_recomputation(Trace& trace, const Policy& policy, const MachineSpec&
                       " layers' results recomputed at level '" +
                       std::string(to_string(static_cast<RecomputeLevel>(level))) + "'");
   }
+  return levels;
 }
 
 void place_ops(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
@@ -216,9 +218,10 @@ void prepare(const Trace& trace, Policy& policy, const MachineSpec& machine, con
                  });
 }
 
-Program lower(Trace trace, const Policy& policy, const MachineSpec& machine) {
+Program lower(Trace trace, const Policy& policy, const MachineSpec& machine, std::vector<RecomputeLevel>* levels) {
   Program program{std::move(trace), {}};
-  choose_recomputation(program.trace, policy, machine, program.changes);
+  std::vector<RecomputeLevel> chosen = choose_recomputation(program.trace, policy, machine, program.changes);
+  if (levels != nullptr) *levels = std::move(chosen);
   place_ops(program.trace, policy, machine, program.changes);
   note_cpu_ops(time_cpu_ops(program.trace, machine), program.changes);
   order_groups(program.trace, policy, machine, program.changes);

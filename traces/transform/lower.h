@@ -18,8 +18,10 @@ namespace tencache {
 //  - ops that the trace has on the CPU without a duration get theirs in the same way;
 //  - reorderable sub-groups are put into the policy's order;
 //  - where the policy works through module hooks, GPU ops that enter another module get the host time of the hooks.
+// `levels`, if given: becomes what the policy chose, by choice of the trace.
 // Throws Error when the policy needs a figure that the machine does not state.
-Program lower(Trace trace, const Policy& policy, const MachineSpec& machine);
+Program lower(Trace trace, const Policy& policy, const MachineSpec& machine,
+              std::vector<RecomputeLevel>* levels = nullptr);
 
 // Lets the policy plan ahead (Policy::prepare), before the trace is lowered for it. The trace is one rank's.
 void prepare(const Trace& trace, Policy& policy, const MachineSpec& machine, const Rehearse& rehearse);

@@ -26,6 +26,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "traces/import/block_trace.h"
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "configs/generate_settings.h"
 #include "configs/model_yaml.h"

@@ -906,10 +906,11 @@ class PressureFit final : public Policy {
     if (!why_none_.empty()) notes.push_back("recomputation: " + why_none_);
     if (!chain_) return;
     if (planned_.stopped) notes.push_back("planning stopped: so many objects at so many borders take too long");
-    notes.push_back(planned_.replay.end_ns == never ? "no plan was found that fits; what is needed is fetched when it is"
-                                                    : std::to_string(chain_->tasks.size()) + " tasks and " +
-                                                          std::to_string(chain_->objects.size()) +
-                                                          " objects: " + format_duration(planned_.replay.end_ns));
+    notes.push_back(planned_.replay.end_ns == never
+                        ? "no plan was found that fits; what is needed is fetched when it is"
+                        : std::to_string(chain_->tasks.size()) + " tasks and " +
+                              std::to_string(chain_->objects.size()) +
+                              " objects: " + format_duration(planned_.replay.end_ns));
   }
 
  private:

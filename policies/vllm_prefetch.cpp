@@ -1,16 +1,16 @@
 // vllm-prefetch: of every group of layers the last ones live in page-locked CPU memory, and come to the GPU a fixed
-// number of such layers ahead. vLLM's prefetch offloader (vllm/model_executor/offloader/prefetch.py; --offload-group-size,
-// --offload-num-in-group, --offload-prefetch-step).
+// number of such layers ahead. vLLM's prefetch offloader (vllm/model_executor/offloader/prefetch.py;
+// --offload-group-size, --offload-num-in-group, --offload-prefetch-step).
 //
-// 1. Layer n is offloaded if n mod group_size >= group_size - num_in_group. Embedding, head and all other layers stay on
-//    the GPU.
+// 1. Layer n is offloaded if n mod group_size >= group_size - num_in_group. Embedding, head and all other layers stay
+//    on the GPU.
 // 2. Before the first pass the first prefetch_step offloaded layers are copied to the GPU.
-// 3. When an offloaded layer is done, its buffer is free, and the copy of the one prefetch_step offloaded layers on begins,
-//    from the last to the first of the next pass. A layer waits for its own weights.
+// 3. When an offloaded layer is done, its buffer is free, and the copy of the one prefetch_step offloaded layers on
+//    begins, from the last to the first of the next pass. A layer waits for its own weights.
 // 4. Nothing else moves, and what does not fit is out of memory.
 //
-// The look-ahead counts offloaded layers: where they are neighbours (num_in_group > 1), a step of 1 begins the copy of a
-// layer when the one before it has just ended.
+// The look-ahead counts offloaded layers: where they are neighbours (num_in_group > 1), a step of 1 begins the copy of
+// a layer when the one before it has just ended.
 #include <algorithm>
 #include <string>
 #include <string_view>

@@ -22,8 +22,8 @@ struct ProgramRun {
 using ProgramTime = std::function<ProgramRun(const Trace& program, Nanoseconds least_ns)>;
 
 // Programs are tried as long as that has cost less than `most_work`: all layers at each level, and every other one;
-// then from the fastest on, as long as that makes it faster, a quarter of the layers at another level, an eighth, and so
-// on: of all or of a quarter of the iteration; those whose results would wait longest for the backward pass are
+// then from the fastest on, as long as that makes it faster, a quarter of the layers at another level, an eighth, and
+// so on: of all or of a quarter of the iteration; those whose results would wait longest for the backward pass are
 // recomputed first, or layers that are spread evenly.
 ChosenLevels choose_levels(const Trace& trace, const ProgramTime& takes, std::uint64_t most_work);
 

@@ -90,8 +90,8 @@ TEST(ZeroInference, StreamsAhead) {
   EXPECT_EQ(run("zero-inference", {{"bucket", "1"}}, small_machine(1000), model()).iteration_ns.back(), 310 + 4 * 40);
 }
 
-// Six kernels of 40 ns; embedding and head stay, each layer takes 100 ns. Every second layer offloaded, one ahead: layer
-// 3 comes while layer 2 runs and is waited for 60 ns; layer 1 has the time of three kernels. Two ahead: a layer comes
+// Six kernels of 40 ns; embedding and head stay, each layer takes 100 ns. Every second layer offloaded, one ahead:
+// layer 3 comes while layer 2 runs and is waited for 60 ns; layer 1 has the time of three kernels. Two ahead: a layer comes
 // again as soon as it is done. All four offloaded, one ahead: three wait for all of their weights, the first one, which
 // comes while head and embedding run, for 20 ns.
 TEST(VllmPrefetch, CountsOffloadedLayersAhead) {

@@ -192,9 +192,15 @@ class Drawing {
     } else {
       for (double i = 0; i * step_ <= top_y_ * 1.001; ++i) horizontal(i * step_);
     }
+    constexpr double size = 12, between = 4;  // of letters, of labels
+    double last_x = 0, last_width = -1;       // of the last label that stands; it has those beside it to itself
     for (const auto& [value, label] : chart_.ticks) {
-      svg += line_at(x_of(value), y0, x_of(value), y0 + 5, "stroke=\"#222\"");
-      svg += text_at(x_of(value), y0 + 18, label, "middle");
+      const double x = x_of(value), width = width_of(label, size);
+      svg += line_at(x, y0, x, y0 + 5, "stroke=\"#222\"");
+      if (last_width >= 0 && std::abs(x - last_x) < (width + last_width) / 2 + between) continue;
+      svg += text_at(x, y0 + 18, label, "middle");
+      last_x = x;
+      last_width = width;
     }
     if (chart_.here && chart_.here->first >= least_x_ && chart_.here->first <= most_x_) {
       const double x = x_of(chart_.here->first);

@@ -31,12 +31,13 @@ class VllmPrefetch final : public Policy {
  public:
   explicit VllmPrefetch(Options& options) {
     options.number("group_size", group_size_, "layers", "of a group");
-    options.number("num_in_group", in_group_, "layers", "the last ones of each group are offloaded");
+    options.number("num_in_group", in_group_, "layers", "the last ones of each group are offloaded; all at most");
     options.number("prefetch_step", step_, "offloaded layers", "that a copy begins ahead");
     add_overflow_option(options, overflow_);
-    if (in_group_ == 0 || in_group_ > group_size_ || step_ == 0) {
-      throw Error("vllm-prefetch: num_in_group is from 1 to group_size, and prefetch_step at least 1");
+    if (group_size_ == 0 || in_group_ == 0 || step_ == 0) {
+      throw Error("vllm-prefetch: group_size, num_in_group and prefetch_step are at least 1");
     }
+    in_group_ = std::min(in_group_, group_size_);
   }
 
   Requirements requirements() const override { return Requirements::governing({Role::parameter, Role::expert}); }

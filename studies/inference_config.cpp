@@ -178,8 +178,11 @@ WrittenConfig write_llama_cpp_arguments(const std::string& policy, const std::ma
 }
 
 WrittenConfig write_vllm_arguments(const std::map<std::string, std::string>& settings) {
-  return {"--offload-backend prefetch --offload-group-size " + settings.at("group_size") + " --offload-num-in-group " +
-              settings.at("num_in_group") + " --offload-prefetch-step " + settings.at("prefetch_step") + "\n",
+  const std::string& size = settings.at("group_size");
+  const std::string& wanted = settings.at("num_in_group");
+  const std::string& in_group = std::stoull(wanted) < std::stoull(size) ? wanted : size;  // more than all are all
+  return {"--offload-backend prefetch --offload-group-size " + size + " --offload-num-in-group " + in_group +
+              " --offload-prefetch-step " + settings.at("prefetch_step") + "\n",
           {}};
 }
 

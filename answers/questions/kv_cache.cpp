@@ -123,7 +123,7 @@ std::unique_ptr<Question> kv_cache_generate_question() {
       .json = "The same as JSON (schemas/kv-cache-generate.schema.json)",
       .footer =
           "The workload of vLLM's benchmark_long_document_qa: each round asks about each document once.\n\n"
-          "Example:\n"
+          "Examples:\n"
           "  tencache kv-cache generate --documents 32 --tokens 20010 --rounds 2 -o documents.jsonl"};
   auto asked = std::make_shared<DocumentsQuestion>();
   QuestionOptions& options = question->options;

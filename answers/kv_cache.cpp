@@ -100,7 +100,7 @@ KvCacheAnswer kv_cache_answer(const BlockTrace& trace, const KvStudy& study) {
                   "CPU memory {}, SSD {}.",
                   study.gpu, study.bandwidth[1] > 0 ? format_bandwidth(study.bandwidth[1]) : "none",
                   study.bandwidth[2] > 0 ? format_bandwidth(study.bandwidth[2]) : "none"));
-  if (std::ranges::any_of(answer.runs, [](const KvRunAnswer& run) { return run.oracle; })) {
+  if (std::ranges::any_of(answer.runs, &KvRunAnswer::oracle)) {
     answer.notes.emplace_back("belady is an oracle: it knows the requests to come, and no cache hits more.");
   }
   std::uint64_t larger = 0;
@@ -163,7 +163,9 @@ LineChart kv_cache_chart(const KvCacheAnswer& answer) {
   chart.y_label = "hits, share of the blocks";
   chart.x_unit = FigureUnit::bytes;
   chart.y_unit = FigureUnit::share;
-  chart.note = "belady is an oracle: it knows the requests to come.";
+  if (std::ranges::any_of(answer.runs, &KvRunAnswer::oracle)) {
+    chart.note = "belady is an oracle: it knows the requests to come.";
+  }
   ChartPanel& panel = chart.panels.emplace_back();
   std::vector<Bytes> capacities;
   for (const KvRunAnswer& run : answer.runs) {
@@ -177,9 +179,7 @@ LineChart kv_cache_chart(const KvCacheAnswer& answer) {
   for (ChartLine& line : panel.lines) std::ranges::sort(line.points, {}, &LinePoint::x);
   std::ranges::sort(capacities);
   capacities.erase(std::unique(capacities.begin(), capacities.end()), capacities.end());
-  for (std::size_t i = 0; i < capacities.size(); i += (capacities.size() + 6) / 7) {
-    chart.ticks.emplace_back(static_cast<double>(capacities[i]), format_bytes(capacities[i]));
-  }
+  for (const Bytes bytes : capacities) chart.ticks.emplace_back(static_cast<double>(bytes), format_bytes(bytes));
   return chart;
 }
 

@@ -229,9 +229,7 @@ LineChart rows_chart(const RowsAnswer& answer) {
   for (ChartLine& line : panel.lines) std::ranges::sort(line.points, {}, &LinePoint::x);
   std::ranges::sort(shares);
   shares.erase(std::unique(shares.begin(), shares.end()), shares.end());
-  for (std::size_t i = 0; i < shares.size(); i += (shares.size() + 6) / 7) {
-    chart.ticks.emplace_back(shares[i], percent(shares[i]));
-  }
+  for (const double share : shares) chart.ticks.emplace_back(share, percent(share));
   return chart;
 }
 

@@ -215,8 +215,8 @@ class TeraioPlanner {
     }
   };
 
-  // Of a very large program nearly all periods would be looked at again for each that is taken. After so many looks a
-  // period, one is taken that is worth less than the greatest may be by no more than this part.
+  // Of a very large program nearly all periods would be looked at again for each one that is taken. After
+  // `exact_looks` for each, the first that is within 1 / `tolerance` of the greatest is taken.
   static constexpr std::uint64_t exact_looks = 16, tolerance = 64;
 
   Kernels kernels_;

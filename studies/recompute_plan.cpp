@@ -9,7 +9,7 @@
 
 #include "core/recompute.h"
 #include "core/text.h"
-#include "policies/foresight/recompute.h"
+#include "policies/planning/choose_levels.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {

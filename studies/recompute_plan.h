@@ -37,7 +37,7 @@ struct RecomputePlan {
 // Of the names and relative sizes of the layers' parameters, so of the same model in any precision.
 std::string model_sha256(const Trace& trace);
 
-// Levels under which the policy's step is fastest, of those that were tried (policies/foresight/recompute.h). Throws
+// Levels under which the policy's step is fastest, of those that were tried (policies/planning/choose_levels.h). Throws
 // Error where the trace has no choices.
 RecomputePlan choose_plan(const Workload& workload, const std::string& policy,
                           const std::map<std::string, std::string>& settings);

@@ -44,8 +44,8 @@
 #include "policies/foresight/flow.h"
 #include "policies/foresight/placement.h"
 #include "policies/foresight/planner.h"
-#include "policies/foresight/recompute.h"
 #include "policies/moving_unit.h"
+#include "policies/planning/choose_levels.h"
 #include "policies/policy_library.h"
 #include "policies/updates.h"
 

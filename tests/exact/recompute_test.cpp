@@ -8,7 +8,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "policies/foresight/recompute.h"
+#include "policies/planning/choose_levels.h"
 #include "tests/generate_cases.h"
 #include "traces/file/trace_file.h"
 #include "traces/transform/edits.h"

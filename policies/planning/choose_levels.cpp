@@ -1,4 +1,4 @@
-#include "policies/foresight/recompute.h"
+#include "policies/planning/choose_levels.h"
 
 #include <algorithm>
 #include <array>

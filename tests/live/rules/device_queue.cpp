@@ -56,14 +56,34 @@ bool DeviceQueue::touches(const Range& range) const {
   return false;
 }
 
-Moment DeviceQueue::last_conflict(Line line, const Access& access) const {
-  const std::deque<DeviceJob>& jobs = streams_.at(line).jobs;
-  const auto last = std::find_if(jobs.rbegin(), jobs.rend(), [&](const DeviceJob& job) {
-    return std::ranges::any_of(job.accesses, [&](const Access& other) {
-      return (other.write || access.write) && other.range.overlaps(access.range);
-    });
-  });
-  return {line, last == jobs.rend() ? 0 : last->number};
+std::vector<Moment> DeviceQueue::conflicts(Line line, const Access& access) const {
+  std::map<Line, std::uint64_t> before = {{line, streams_.at(line).given}};  // by stream: its jobs up to that number
+  for (std::vector<Line> next = {line}; !next.empty();) {
+    const Line at = next.back();
+    next.pop_back();
+    for (const DeviceJob& job : streams_.at(at).jobs) {
+      if (job.number > before[at]) break;
+      for (const Moment& moment : job.after) {
+        if (over(moment) || moment.number <= before[moment.line]) continue;
+        before[moment.line] = moment.number;
+        next.push_back(moment.line);
+      }
+    }
+  }
+  std::vector<Moment> result;
+  for (const auto& [at, number] : before) {
+    Moment last{at, 0};
+    for (const DeviceJob& job : streams_.at(at).jobs) {
+      if (job.number > number) break;
+      if (std::ranges::any_of(job.accesses, [&](const Access& other) {
+            return (other.write || access.write) && other.range.overlaps(access.range);
+          })) {
+        last.number = job.number;
+      }
+    }
+    if (last.number != 0) result.push_back(last);
+  }
+  return result;
 }
 
 std::size_t DeviceQueue::waiting() const {

@@ -48,8 +48,9 @@ class DeviceQueue {
   Nanoseconds end_ns(Moment moment) const;  // of what is over; number 0: 0
   // Whether a job that is not over touches it.
   bool touches(const Range& range) const;
-  // The last job of the stream that is not over and touches the same bytes, one of both writing; number 0: none does.
-  Moment last_conflict(Line line, const Access& access) const;
+  // Jobs that are not over, that the stream's next one comes after, and that touch the same bytes, one of both writing:
+  // of the stream itself and of each that its jobs wait for, and so on, the last one.
+  std::vector<Moment> conflicts(Line line, const Access& access) const;
   // What the stream's next job waits for.
   const std::vector<Moment>& waits(Line line) const { return streams_.at(line).waits; }
   std::size_t waiting() const;  // jobs

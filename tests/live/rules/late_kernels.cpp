@@ -177,7 +177,9 @@ void LateKernels::prepare(std::span<Piece> pieces) {
   for (Piece& piece : pieces) {
     DeviceJob job;
     if (!touch(call, job, {piece})) return;  // broken, or reported when it is launched
-    for (const Access& access : job.accesses) at.queue.force(at.queue.last_conflict(line, access));
+    for (const Access& access : job.accesses) {
+      for (const Moment& moment : at.queue.conflicts(line, access)) at.queue.force(moment);
+    }
     if (!piece.written) piece.hash = hash_of(piece.memory());
   }
 }

@@ -2,11 +2,12 @@
 // this process's, an op's body runs on it when it is launched, and nobody sees what it wrote before a job on the
 // program's stream (the legacy one) is over.
 //
-// At launch what the op depends on is over: what its stream was given before and touches the same bytes is done now,
-// for the device alone; the host learns nothing. Then the body runs. All that it has written (arguments in place, what
-// it allocated) is set aside and poisoned where it lies, and a job publishes it when the adversary says so. The job
-// first looks whether the op's inputs are what they were at launch, and its outputs still poison. So a copy that comes
-// too early takes poison, and one that overwrites too early is found. All accesses are judged by happens-before.
+// At launch what the op depends on is over: what its stream was given before, or has waited for, and touches the same
+// bytes is done now, for the device alone; the host learns nothing. Then the body runs. All that it has written
+// (arguments in place, what it allocated) is set aside and poisoned where it lies, and a job publishes it when the
+// adversary says so. The job first looks whether the op's inputs are what they were at launch, and its outputs still
+// poison. So a copy that comes too early takes poison, and one that overwrites too early is found. All accesses are
+// judged by happens-before.
 //
 // An op that has written none of the runtime's memory has a result for the host, which waits for it (`item`, copies to
 // the CPU). Judged by order alone, as code on the CPU goes on with the bytes: memory that an op lets go of on its way

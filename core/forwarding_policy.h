@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ class ForwardingPolicy : public Policy {
  public:
   explicit ForwardingPolicy(Policy& asked) : asked_(asked) {}  // which outlives this one
 
+  bool oracle() const override { return asked_.oracle(); }
   Requirements requirements() const override { return asked_.requirements(); }
   void prepare(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) override {
     asked_.prepare(trace, machine, rehearse);
@@ -29,6 +31,9 @@ class ForwardingPolicy : public Policy {
   }
   void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
     asked_.place(trace, machine, devices);
+  }
+  std::unique_ptr<DecidedPlaces> place_decided(const Trace& trace, const MachineSpec& machine) const override {
+    return asked_.place_decided(trace, machine);
   }
   void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const override {
     asked_.order(trace, machine, groups);

@@ -6,11 +6,13 @@
 // The engine guards the rules (engine.h); an action it cannot take is refused with an event, never half done.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +22,7 @@
 #include "core/enum_names.h"
 #include "core/machine_spec.h"
 #include "core/residency.h"
+#include "core/reveal.h"
 #include "core/schedule.h"
 #include "core/trace.h"
 
@@ -36,18 +39,19 @@ enum class EventKind : std::uint8_t {
   op_issued,  // before the op waits for its inputs: the hints of a plan fire here
   op_ready,   // all it needs is there
   op_done,
+  revealed,       // `op`, a gate, is done: `uses` are the experts that it chose, in the order of the ops that read them
   transfer_done,  // a chunk reached `to`
   refused,        // an action was not taken, see `refusal`
   tensor_created,
   tensor_freed,       // live programs
   schedule_deviated,  // a live program left the recorded order; View::op is `none` until it is found again
 };
-inline constexpr std::size_t event_kind_count = 13;
+inline constexpr std::size_t event_kind_count = 14;
 enum class Refusal : std::uint8_t { none, stale, no_room, io_error };
 template <>
 inline constexpr auto enum_texts<EventKind> = std::to_array<std::string_view>(
     {"profile_ready", "iteration_begin", "iteration_end", "module_begin", "module_end", "op_issued", "op_ready",
-     "op_done", "transfer_done", "refused", "tensor_created", "tensor_freed", "schedule_deviated"});
+     "op_done", "revealed", "transfer_done", "refused", "tensor_created", "tensor_freed", "schedule_deviated"});
 template <>
 inline constexpr auto enum_texts<Refusal> = std::to_array<std::string_view>({"none", "stale", "no_room", "io_error"});
 
@@ -95,7 +99,8 @@ using RehearseTrace = std::function<Rehearsal(const Trace& trace, const MachineS
 struct View {
   const MachineSpec& machine;
   const Residency& memory;             // where every chunk is, room, the order from coldest to warmest
-  const Program* program = nullptr;    // the recorded iteration, null until it is known
+  // The recorded iteration, null until it is known; sealed (core/reveal.h), unless the policy is an oracle.
+  const Program* program = nullptr;
   const Schedule* schedule = nullptr;  // null with `program`
   Nanoseconds now = 0;                 // of the event
   std::uint64_t iteration = 0;
@@ -113,7 +118,22 @@ struct View {
   std::uint32_t distance_to_next_use(TensorId tensor) const {
     if (schedule == nullptr || op == none) return none;
     const TensorId id = program_tensor(tensor);
-    return id == none ? none : schedule->distance_to_next_use(id, op);
+    if (id == none) return none;
+    const std::uint32_t known = schedule->distance_to_next_use(id, op);
+    return reveals() ? std::min(known, distance_to_revealed_use(id)) : known;
+  }
+  // Whether gates reveal what the program does not say.
+  bool reveals() const { return revelations != nullptr; }
+  // The experts that an op reads whose gate is done: they are not among the schedule's uses. Empty until then, and once
+  // the op is over.
+  std::span<const Use> revealed_uses(OpIndex index) const {
+    return reveals() ? revelations->uses(index) : std::span<const Use>();
+  }
+  // As distance_to_next_use, by what is revealed alone. Replayed programs.
+  std::uint32_t distance_to_revealed_use(TensorId tensor) const {
+    const OpIndex next = reveals() && op != none ? revelations->next_use(tensor, op) : none;
+    if (next == none) return none;
+    return next > op ? next - op : next + static_cast<OpIndex>(schedule->op_count()) - op;
   }
   bool dead(TensorId tensor) const { return (*dead_flags)[tensor] != 0; }
   // Whether the run offers rehearsals, and one; needs `program`. A pure function of program, machine and candidate.
@@ -129,6 +149,7 @@ struct View {
   const std::vector<std::uint8_t>* dead_flags = nullptr;
   std::span<const std::uint32_t> link_load = {};
   const Rehearse* rehearsals = nullptr;
+  const Revelations* revelations = nullptr;
 };
 
 // ---- Actions: what a policy wants done. -----------------------------------------------------------------------------
@@ -249,10 +270,28 @@ struct RoomRequest {
   ChunkId incoming = none;  // what the room is for; `none`: outputs of the op
 };
 
+// An op that a gate has decided, and the weights of the expert that it reads.
+struct DecidedOp {
+  OpIndex op = none;
+  std::span<const TensorId> experts;
+};
+
+// Says where ops run that gates decide, told of one gate after the other in the order of the program: by what is
+// revealed then, it changes `devices`, by op of `decided`, from where the ops were placed. Only ops that the trace marks
+// as placeable can move, to the CPU.
+class DecidedPlaces {
+ public:
+  virtual ~DecidedPlaces() = default;
+  virtual void place(OpIndex gate, std::span<const DecidedOp> decided, std::span<Device> devices) = 0;
+};
+
 class Policy {
  public:
   virtual ~Policy() = default;
 
+  // Whether it is told before they are done what gates will decide: a bound, no system. All traces and programs that
+  // others are given are sealed.
+  virtual bool oracle() const { return false; }
   virtual Requirements requirements() const { return {}; }
   // Called once, before all else, with the trace as it was recorded, if the run offers rehearsals before it begins.
   // Default: plans nothing.
@@ -271,6 +310,8 @@ class Policy {
   // Where the optimizer's ops run: changes `devices`, of each op of the trace, from where it was recorded. Only updates
   // recorded on the GPU can move, to the CPU. Default: nothing does.
   virtual void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const;
+  // Where ops run that gates decide, asked once after `place`; null: where `place` says. `trace` outlives what is made.
+  virtual std::unique_ptr<DecidedPlaces> place_decided(const Trace& trace, const MachineSpec& machine) const;
   // The order of the optimizer's sub-groups, where the trace (ops placed already) says they may be reordered. `groups`:
   // of one run of reorderable ops, as recorded. Default: as recorded.
   virtual void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const;

@@ -180,6 +180,7 @@ struct OpDetail {
   std::uint32_t step = 0;           // of the generation: which token, from 0
   OpIndex revealed_by = none;       // the op that decides whether this one runs at all (an expert's router)
   Nanoseconds cpu_duration_ns = 0;  // if a policy places it there; 0: not known
+  Bytes expert_bytes = 0;           // of a sealed trace (core/reveal.h): weights that it reads of an unknown expert
 
   bool operator==(const OpDetail&) const = default;
 };

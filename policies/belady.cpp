@@ -28,7 +28,10 @@ class Belady final : public Policy {
     options.choice("prefetch", prefetch_, {"none", "ordered"},
                    "ordered: the next missing tensor in trace order, whenever its link is idle");
     add_chunk_option(options, layout_.chunk_bytes);
+    add_oracle_option(options, oracle_);
   }
+
+  bool oracle() const override { return oracle_; }
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout = layout_;
@@ -176,6 +179,7 @@ class Belady final : public Policy {
     return no_link;
   }
 
+  bool oracle_ = false;
   std::string prefetch_ = "none";
   Layout layout_;
   Ranking ranking_;

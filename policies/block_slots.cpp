@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/reveal.h"
 #include "policies/layers.h"
 #include "policies/weight_homes.h"
 
@@ -19,6 +20,7 @@ class Builder {
       : trace_(trace),
         schedule_(schedule),
         result_(result),
+        experts_(trace),
         writer_(trace.tensors.size(), none),
         weight_seen_(trace.tensors.size(), 0),
         kept_(trace.tensors.size(), 0),
@@ -95,6 +97,9 @@ class Builder {
       }
       if (use.write) writer_[use.tensor] = number;
     }
+    for (std::size_t i = 0; i < experts_.count(index); ++i) {  // whichever it will choose
+      for (const TensorId tensor : experts_.weights(index, i)) add_weight(tensor);
+    }
     // The attention's part ends with the projection of its output, the first product after the kernel.
     attended_ |= is_attention(trace_.kernel(op).kind);
     BlockLayer& layer = result_.layers[slot().layer];
@@ -121,6 +126,7 @@ class Builder {
   const Trace& trace_;
   const Schedule& schedule_;
   BlockSlots& result_;
+  const Experts experts_;
   std::map<NameId, std::uint32_t> layer_of_module_;
   std::map<std::string_view, std::uint32_t> layer_of_name_;
   std::vector<std::uint32_t> writer_;  // by tensor: the slot that wrote it last

@@ -22,7 +22,7 @@ struct BlockSlot {
   std::vector<TensorId> hidden_kept = {};  // activations that later slots read
 };
 
-// A layer's weights, in the order of their first use. The attention's come before `attention_end`.
+// A layer's weights, with all of its experts, in the order of their first use. The attention's come before `attention_end`.
 struct BlockLayer {
   std::vector<TensorId> weights;
   std::size_t attention_end = 0;  // weights.size() for an embedding or a head: they are one part

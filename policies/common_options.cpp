@@ -21,6 +21,11 @@ void add_limit_option(Options& options, double& limit) {
   options.share("limit", limit, "of the GPU's memory that the plan may fill");
 }
 
+void add_oracle_option(Options& options, bool& oracle) {
+  options.flag("oracle", oracle, "sees which experts a gate will choose before it does: a bound, which no system is")
+      .fixed(Options::rules_of_a_system);
+}
+
 void add_promote_option(Options& options, bool& promote) {
   options.flag("promote", promote, "demand lifts a queued prefetch of the same chunk")
       .fixed(Options::rules_of_a_system);

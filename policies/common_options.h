@@ -16,6 +16,9 @@ void add_chunk_option(Options& options, Bytes& chunk_bytes, bool or_staging = fa
 // "limit": how much of the GPU's memory a plan fills.
 void add_limit_option(Options& options, double& limit);
 
+// "oracle": whether it is told what gates will decide (Policy::oracle).
+void add_oracle_option(Options& options, bool& oracle);
+
 // "promote" and "overlap_faults", as Layout has them: rules in which simulators differ.
 void add_promote_option(Options& options, bool& promote);
 void add_overlap_faults_option(Options& options, bool& overlap_faults);

@@ -12,6 +12,8 @@ class Ideal final : public Policy {
  public:
   explicit Ideal(Options&) {}
 
+  bool oracle() const override { return true; }
+
   Layout layout(const MachineSpec&, const Program*) const override {
     Layout layout;
     layout.unlimited_gpu = true;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/reveal.h"
 #include "policies/weight_homes.h"
 
 namespace tencache {
@@ -19,6 +20,7 @@ std::string_view layer_of_module(std::string_view module) {
 
 Layers find_layers(const Program& program, const Schedule& schedule) {
   const Trace& trace = program.trace;
+  const Experts experts(trace);
   Layers layers;
   layers.of_op.reserve(trace.ops.size());
   // The layer that last listed the tensor: no tensor is listed twice.
@@ -35,11 +37,15 @@ Layers find_layers(const Program& program, const Schedule& schedule) {
     const std::uint32_t at = static_cast<std::uint32_t>(layers.list.size() - 1);
     layers.of_op.push_back(at);
     if (module == 0) continue;
+    const auto add_weight = [&](TensorId tensor) {
+      if (std::exchange(listed_parameter[tensor], at) != at) layers.list[at].parameters.push_back(tensor);
+    };
+    for (std::size_t i = 0; i < experts.count(op); ++i) {  // whichever the gate will choose
+      for (const TensorId tensor : experts.weights(op, i)) add_weight(tensor);
+    }
     for (const Use& use : schedule.uses(op)) {
       const Role role = trace.tensors[use.tensor].role;
-      if (is_weight(role) && std::exchange(listed_parameter[use.tensor], at) != at) {
-        layers.list[at].parameters.push_back(use.tensor);
-      }
+      if (is_weight(role)) add_weight(use.tensor);
       if (role == Role::gradient && use.write && std::exchange(listed_gradient[use.tensor], at) != at) {
         layers.list[at].gradients.push_back(use.tensor);
       }

@@ -19,7 +19,8 @@ std::string_view layer_of_module(std::string_view module);
 // backward alike. A run of ops without a module (the optimizer's, say) has no parameters here and is served on demand.
 struct Layers {
   struct Layer {
-    std::vector<TensorId> parameters;  // ids of the program; each once, in order of first use
+    // Ids of the program; each once, in order of first use; at a gate, all the experts that it chooses among.
+    std::vector<TensorId> parameters;
     std::vector<TensorId> gradients;   // that it writes
   };
   std::vector<Layer> list;           // in program order

@@ -1,11 +1,13 @@
 #include "sim/rehearse.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "core/engine/engine.h"
+#include "core/reveal.h"
 #include "sim/simulated_rank.h"
 
 namespace tencache {
@@ -43,8 +45,11 @@ bool memories_hold_all(const Trace& trace, const MachineSpec& machine) {
 
 }  // namespace
 
-Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& candidate,
+Rehearsal rehearse(const Program& rehearsed, const MachineSpec& machine, Policy& candidate,
                    const RehearsalLimits& limits) {
+  std::optional<Program> drawn;  // what gates will choose is not known: others in their place
+  if (has_gates(rehearsed.trace)) drawn.emplace(Program{draw_experts(rehearsed.trace), rehearsed.changes});
+  const Program& program = drawn ? *drawn : rehearsed;
   SimulatedRank rank(machine);
   Machine& simulated = rank.port();
   Nanoseconds begin_ns = 0, settled_ns = 0;  // of the present iteration; of the first that counts

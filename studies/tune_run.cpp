@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 
 #include "configs/load_policy_library.h"
 #include "configs/tool_clock.h"
 #include "core/recompute.h"
 #include "core/remark.h"
+#include "core/reveal.h"
 #include "core/text.h"
 #include "policies/registry.h"
 #include "studies/deepspeed_memory.h"
@@ -178,12 +180,19 @@ void check_choices(const std::vector<Workload>& workloads) {
   if (trace.choices.empty()) throw Error("--plan: " + why_no_choices(trace));
 }
 
+// What gates choose is not known when something is tuned: settings are tried with other choices.
+void forget_choices(Workload& workload) {
+  if (!has_gates(*workload.trace)) return;
+  workload.trace = std::make_shared<const Trace>(draw_experts(sealed(*workload.trace)));
+}
+
 // A trace that the workload's options with another block give, its durations varied as those of the copy.
 Trace trace_of_block(const Tuned& tuned, const Workload& workload, const GenerateSettings& settings, std::size_t copy) {
   Scenario scenario = workload.scenario;
   scenario.trace.file.clear();
   scenario.trace.generate = settings;
-  const Workload other = load_workload(scenario);
+  Workload other = load_workload(scenario);
+  forget_choices(other);
   const TuneRequest& request = tuned.request;
   return request.jitter > 0 ? jittered(*other.trace, request.jitter, jitter_seed(request, copy)) : *other.trace;
 }
@@ -362,6 +371,7 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
   }
   for (const Scenario& scenario : workloads_of(request)) {
     tuned.workloads.push_back(load_workload(scenario));
+    forget_choices(tuned.workloads.back());
     tuned.ideal_seconds.push_back(references_of(tuned.workloads.back()).ideal_seconds);
   }
   if (request.chooses_plan) check_choices(tuned.workloads);

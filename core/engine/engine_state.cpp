@@ -70,10 +70,15 @@ Layout checked_layout(const MachineSpec& spec, const Machine& machine, Policy& p
   return layout;
 }
 
-std::unique_ptr<ProgramSource> source_of(const Program* program, const MachineSpec& spec, const Machine& machine,
-                                         const Policy& policy, const Layout& layout) {
+std::unique_ptr<const Program> seal(const Program* program, const Policy& policy) {
+  if (program == nullptr || policy.oracle() || !has_gates(program->trace)) return nullptr;
+  return std::make_unique<const Program>(Program{sealed(program->trace), program->changes});
+}
+
+std::unique_ptr<ProgramSource> source_of(const Program* program, const Program* sealed, const MachineSpec& spec,
+                                         const Machine& machine, const Policy& policy, const Layout& layout) {
   if (program == nullptr) return std::make_unique<LiveProgram>();
-  return std::make_unique<OwnedProgram>(*program, spec, machine, policy.requirements().governed, layout);
+  return std::make_unique<OwnedProgram>(*program, sealed != nullptr ? *sealed : *program, spec, machine, policy.requirements().governed, layout);
 }
 
 Route route_of(const MachineSpec& spec, TierId from, TierId to) {
@@ -92,9 +97,10 @@ EngineState::EngineState(const MachineSpec& spec_of_machine, Machine& machine_be
                          const Program* owned, Timeline* timeline)
     : spec(spec_of_machine),
       machine(machine_below),
-      layout(checked_layout(spec, machine, policy, owned)),
+      sealed(seal(owned, policy)),
+      layout(checked_layout(spec, machine, policy, sealed ? sealed.get() : owned)),
       memory(spec, layout.allocators, layout.chunk_bytes, layout.unlimited_gpu),
-      program(source_of(owned, spec, machine, policy, layout)),
+      program(source_of(owned, sealed.get(), spec, machine, policy, layout)),
       transfers(spec),
       lanes(spec),
       ledger(moment, timeline, owned == nullptr, machine.completes()),

@@ -67,6 +67,7 @@ struct EngineState {
 
   const MachineSpec& spec;
   Machine& machine;
+  const std::unique_ptr<const Program> sealed;  // what the policy sees of an owned program with gates; else null
   const Layout layout;
   std::array<std::array<Route, max_tiers>, max_tiers> routes{};  // by tiers, from and to
   Residency memory;

@@ -349,6 +349,9 @@ void OpRunner::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_
       state_.lives.dead[tensor] = 1;
     }
   }
+  if (const std::span<const Use> decided = state_.program->reveal(op.times.op); !decided.empty()) {
+    session_.emit({.kind = EventKind::revealed, .device = device_of(index), .op = op.times.op, .uses = decided});
+  }
   lane.active.pop_front();
 }
 

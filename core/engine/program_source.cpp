@@ -29,14 +29,17 @@ std::string ProgramSource::title_of(TensorId tensor) const {
 
 // ---- Owned ----------------------------------------------------------------------------------------------------------
 
-OwnedProgram::OwnedProgram(const Program& program, const MachineSpec& spec, const Machine& machine,
+OwnedProgram::OwnedProgram(const Program& program, const Program& shown, const MachineSpec& spec, const Machine& machine,
                            const std::array<bool, role_count>& governed, const Layout& layout)
     : ProgramSource(&program),
       schedule_(program.trace),
+      shown_(shown),
+      revelations_(program.trace),
       lister_(program.trace),
       forgets_overwritten_(layout.forgets_overwritten),
       overlaps_(machine.pretends()),
       runs_ahead_(machine.completes() == Completes::ordered) {
+  if (&shown != &program) shown_schedule_.emplace(shown.trace);
   const Trace& trace = program.trace;
   const TierId cpu = spec.tier_of(Device::cpu);
   const auto is_on_gpu = [](const Op& op) { return op.device == Device::gpu; };
@@ -144,8 +147,9 @@ void OwnedProgram::limit(const RunLimits& limits, bool as_others) {
 }
 
 void OwnedProgram::show(View& view) const {
-  view.program = program_;
-  view.schedule = &schedule_;
+  view.program = &shown_;
+  view.schedule = shown_schedule_ ? &*shown_schedule_ : &schedule_;
+  if (shown_schedule_) view.revelations = &revelations_;
 }
 
 std::optional<NextOp> OwnedProgram::next(std::uint8_t lane) const {
@@ -175,6 +179,7 @@ std::optional<StallCause> OwnedProgram::blocked_by(std::uint8_t lane, const OpLa
   for (const ActiveOp& op : lanes[communication_lane].active) {
     if (conflict(schedule_.uses(sequence.ops[sequence.at]), op.uses)) return StallCause::collective;
   }
+  if (!revelations_.decided(sequence.ops[sequence.at], sequence.iteration)) return StallCause::cpu_compute;  // or its lane is busy
   return {};
 }
 
@@ -223,6 +228,7 @@ void OwnedProgram::done(TierId tier, OpIndex op, std::span<const Use> uses, cons
   for (const TensorId tensor : program_->trace.frees(program_->trace.ops[op])) {
     if (use_ends(tensor)) spend(tensor);
   }
+  revelations_.done(op);
 }
 
 bool OwnedProgram::all_done() const {

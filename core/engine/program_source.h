@@ -18,6 +18,7 @@
 #include "core/engine/op_lanes.h"
 #include "core/policy.h"
 #include "core/residency.h"
+#include "core/reveal.h"
 #include "core/schedule.h"
 #include "core/trace.h"
 
@@ -67,6 +68,8 @@ class ProgramSource {
   virtual std::optional<NameId> module_of(OpIndex op) const = 0;
   // The lane is done with it; on the communication lane it may still run.
   virtual void passed(std::uint8_t lane) = 0;
+  // The op is done. If it is a gate: what it decided, valid until the next call.
+  virtual std::span<const Use> reveal(OpIndex) { return {}; }
   // An op with these uses is done. Appends the tensors whose last use of the iteration it was, or which it frees, and
   // whose values nothing needs any more.
   virtual void done(TierId tier, OpIndex op, std::span<const Use> uses, const Residency& memory,
@@ -92,8 +95,9 @@ class ProgramSource {
 
 class OwnedProgram final : public ProgramSource {
  public:
-  // Throws Error if the program does not suit the machine. `governed`: by role, Requirements::governed.
-  OwnedProgram(const Program& program, const MachineSpec& spec, const Machine& machine,
+  // `shown`: what policies see of it. Throws Error if the program does not suit the machine. `governed`: by role,
+  // Requirements::governed.
+  OwnedProgram(const Program& program, const Program& shown, const MachineSpec& spec, const Machine& machine,
                const std::array<bool, role_count>& governed, const Layout& layout);
 
   // `as_others`: the last iteration ends as the others do, where the next one begins. Throws Error if the run would
@@ -106,8 +110,12 @@ class OwnedProgram final : public ProgramSource {
   std::optional<NextOp> next(std::uint8_t lane) const override;
   std::optional<StallCause> blocked_by(std::uint8_t lane, const OpLanes& lanes) const override;
   void issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) override;
-  std::optional<NameId> module_of(OpIndex op) const override { return program_->trace.ops[op].module; }
+  std::optional<NameId> module_of(OpIndex op) const override { return shown_.trace.ops[op].module; }
   void passed(std::uint8_t lane) override;
+  std::span<const Use> reveal(OpIndex op) override {
+    const std::span<const Use> decided = revelations_.reveal(op);
+    return shown_schedule_ ? decided : std::span<const Use>();  // else it was known
+  }
   void done(TierId tier, OpIndex op, std::span<const Use> uses, const Residency& memory,
             std::vector<TensorId>& spent) override;
   std::size_t pending(std::uint8_t) const override { return 0; }
@@ -138,6 +146,9 @@ class OwnedProgram final : public ProgramSource {
   TensorId in_program(TensorId tensor) const override { return tensor; }
 
   Schedule schedule_;  // for policies, and for what few programs need: it is made only if it is asked
+  const Program& shown_;
+  std::optional<Schedule> shown_schedule_;  // for policies, if they see another program
+  Revelations revelations_;  // of what `shown_` hides
   UseLister lister_;
   RunLimits limits_;
   std::uint64_t begun_iterations_ = 0;  // at most

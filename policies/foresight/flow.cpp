@@ -35,6 +35,7 @@ bool ForesightFlow::hears(EventKind kind) {
     case EventKind::op_issued:
     case EventKind::op_ready:
     case EventKind::op_done:
+    case EventKind::revealed:
     case EventKind::transfer_done:
     case EventKind::refused:
       return true;
@@ -65,6 +66,10 @@ bool ForesightFlow::hear(const Event& event, const View& view, bool settled) {
       if (!started_ || event.op == none) return false;
       known_.done(event, view);
       return !gpu;  // the GPU's next one is issued at once
+    case EventKind::revealed:
+      if (!started_) return false;
+      known_.revealed(event, view);
+      return true;
     case EventKind::transfer_done:
       if (!started_) return false;
       known_.arrived(event, view);
@@ -92,7 +97,7 @@ void ForesightFlow::fetch_from(TierId tier, const View& view, Actions& actions) 
     lacks |= needed && view.dead(tensor);
     return needed && !view.dead(tensor);
   };
-  const auto fetch = [&](ChunkId chunk) {
+  const auto fetch = [&](ChunkId chunk, OpIndex needed_by) {
     if (view.memory.copy(chunk, 0).state != CopyState::absent) return true;
     lacks = true;
     if (known_.ways.source_of(chunk, view.memory) != tier) return true;
@@ -101,16 +106,22 @@ void ForesightFlow::fetch_from(TierId tier, const View& view, Actions& actions) 
     if (underway >= window_ || known_.flights.count() > most_flights) return false;
     known_.ask(Verb::fetch, chunk, tier, 0, view, actions);
     underway += view.memory.footprint(chunk, 0);
-    known_.horizon.got(places.index(cursor.op), view.memory.footprint(chunk, 0));
+    known_.horizon.got(needed_by, view.memory.footprint(chunk, 0));
     return true;
   };
+  for (const auto& [op, tensor] : known_.revealed()) {
+    for (const ChunkId chunk : view.memory.chunks_of(tensor)) {
+      if (!fetch(chunk, op)) return;
+    }
+  }
+  const auto fetch_at_cursor = [&](ChunkId chunk) { return fetch(chunk, places.index(cursor.op)); };
   for (const UseCursor end = known_.horizon.end(); cursor < end;) {
     const bool whole = cursor.use == 0 && cursor.chunk == 0;
     if (whole) cursor.op = known_.next_lacking(cursor.op, end.op, view);
     if (!(cursor < end)) return;
     const UseCursor next{cursor.op + 1, 0, 0};
     lacks = false;
-    if (!walk(cursor, std::min(end, next), places, view, wanted, fetch)) return;
+    if (!walk(cursor, std::min(end, next), places, view, wanted, fetch_at_cursor)) return;
     if (whole && !lacks) known_.lacks_nothing(next.op - 1);
   }
 }

@@ -36,8 +36,11 @@ void Foreknowledge::start(const View& view, Bytes chunk_bytes, bool forgets, con
   fetched.assign(view.memory.tier_count(), horizon.end());
   for (Store& store : ways.stores) store.read = horizon.end();
   needed.resize(view.schedule->tensor_count());
+  odds_ = view.reveals() ? ExpertOdds(trace) : ExpertOdds();
+  revealed_.clear();
   for (TensorId tensor = 0; tensor < needed.size(); ++tensor) {
     needed[tensor] = needed_from(tensor, places.index(places.gpu()), view);
+    if (is_guess(tensor)) guess(tensor);
     if (const TensorId id = view.memory_tensor(tensor); id != none) refresh_all(id, view);
   }
   lacking_ = IndexSet(trace.ops.size());
@@ -65,6 +68,11 @@ NeededAt Foreknowledge::needed_from(TensorId tensor, OpIndex op, const View& vie
   return {place(needs.gpu), place(needs.cpu), place(needs.touch)};
 }
 
+void Foreknowledge::guess(TensorId tensor) {
+  const Experts::Place place = odds_.experts().place(tensor);
+  needed[tensor].gpu = places.gpu() + odds_.ops_until(place.layer, place.expert, places.index(places.gpu()));
+}
+
 // ---- What happens ---------------------------------------------------------------------------------------------------
 
 void Foreknowledge::issued(const Event& event, const View& view) {
@@ -73,6 +81,7 @@ void Foreknowledge::issued(const Event& event, const View& view) {
     if (event.op <= places.index(places.gpu())) plan.begin_iteration();
     places.issued_to_gpu(event.op);
   }
+  std::erase_if(revealed_, [&event](const Revealed& one) { return one.op == event.op; });
   Bytes lacking = 0;
   for (const Use& use : event.uses) {
     if (use.tensor == none) continue;
@@ -86,6 +95,22 @@ void Foreknowledge::issued(const Event& event, const View& view) {
     }
   }
   if (gpu) horizon.issued(event.op, lacking, places, future, view);
+}
+
+void Foreknowledge::revealed(const Event& event, const View& view) {
+  odds_.chosen(event.op, event.uses);
+  const std::uint32_t layer = odds_.experts().layer(event.op);
+  for (std::size_t expert = 0; expert < odds_.experts().count_in(layer); ++expert) {
+    for (const TensorId tensor : odds_.experts().weights_in(layer, expert)) guess(tensor);
+  }
+  for (const Use& use : event.uses) {
+    const std::uint32_t distance = view.distance_to_revealed_use(use.tensor);
+    needed[use.tensor].gpu = places.gpu() + distance;
+    revealed_.push_back({places.index(needed[use.tensor].gpu), use.tensor});
+  }
+  for (std::size_t expert = 0; expert < odds_.experts().count_in(layer); ++expert) {
+    for (const TensorId tensor : odds_.experts().weights_in(layer, expert)) refresh_all(tensor, view);
+  }
 }
 
 void Foreknowledge::done(const Event& event, const View& view) {
@@ -122,6 +147,11 @@ void Foreknowledge::done(const Event& event, const View& view) {
     }
     refresh_all(tensor, view);
   }
+  for (const Use& use : event.uses) {
+    if (use.tensor == none || view.to_memory != nullptr || !is_guess(use.tensor)) continue;
+    guess(use.tensor);
+    refresh_all(use.tensor, view);
+  }
   const Trace& trace = view.program->trace;
   for (const TensorId id : trace.frees(trace.ops[event.op])) forget(view.memory_tensor(id), view);
 }
@@ -131,7 +161,8 @@ void Foreknowledge::arrived(const Event& event, const View& view) {
   for (TierId tier = 0; tier < shelves.size(); ++tier) refresh(event.chunk, tier, view);
   if (event.to == 0) return;
   if (view.machine.tiers[event.to].kind == TierKind::nvme) gone_from_memory(event.chunk, view);
-  if (const TensorId id = view.program_tensor(event.tensor); id != none) absent(event.chunk, needed[id].gpu, view);
+  const TensorId id = view.program_tensor(event.tensor);
+  if (id != none && !is_guess(id)) absent(event.chunk, needed[id].gpu, view);
 }
 
 void Foreknowledge::refused(ChunkId chunk, const View& view) {
@@ -158,6 +189,7 @@ void Foreknowledge::absent(ChunkId chunk, OpPlace place, const View& view) {
 }
 
 void Foreknowledge::dropped(ChunkId chunk, OpIndex needed_by, const View& view) {
+  if (const TensorId id = view.program_tensor(view.memory.tensor_of(chunk)); id != none && is_guess(id)) return;
   const OpPlace place = places.after_gpu(needed_by);
   if (place < horizon.end().op) horizon.need(needed_by, view.memory.footprint(chunk, 0));
   for (UseCursor& cursor : fetched) go_back(cursor, place);
@@ -173,7 +205,7 @@ void Foreknowledge::find_lacking(const View& view) {
   if (left - left_ > Residency::left_kept) all_may_lack();
   for (left_ = std::max(left_, left - std::min(left, Residency::left_kept)); left_ < left; ++left_) {
     const TensorId id = view.program_tensor(view.memory.tensor_of(view.memory.left_first_tier(left_)));
-    if (id != none && needed[id].gpu != no_place) lacking_.insert(places.index(needed[id].gpu));
+    if (id != none && needed[id].gpu != no_place && !is_guess(id)) lacking_.insert(places.index(needed[id].gpu));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "policies/foresight/shelf.h"
 #include "policies/foresight/spill_plan.h"
 #include "policies/foresight/ways.h"
+#include "policies/planning/expert_odds.h"
 #include "policies/planning/index_set.h"
 
 namespace tencache {
@@ -22,6 +23,7 @@ class Foreknowledge {
 
   // What happens. Ops are those of the schedule.
   void issued(const Event& event, const View& view);
+  void revealed(const Event& event, const View& view);
   void done(const Event& event, const View& view);
   void arrived(const Event& event, const View& view);
   void refused(ChunkId chunk, const View& view);
@@ -44,6 +46,13 @@ class Foreknowledge {
 
   bool exclusive() const { return exclusive_ != Exclusive::none; }
 
+  // What gates have decided and the ops that read it have not been issued: experts' weights, in the order of these.
+  struct Revealed {
+    OpIndex op = none;
+    TensorId tensor = none;
+  };
+  const std::vector<Revealed>& revealed() const { return revealed_; }
+
   // For those who decide: they take chunks off shelves and move cursors, all else is changed by the above.
   OpPlaces places;
   Ways ways;
@@ -59,7 +68,12 @@ class Foreknowledge {
   Exclusive exclusive_ = Exclusive::none;
   IndexSet lacking_;        // at least all ops of the GPU that read what it has no copy of
   std::uint64_t left_ = 0;  // so many chunks had left the GPU when that was so
+  ExpertOdds odds_;         // by which `needed` has the experts that are not revealed
+  std::vector<Revealed> revealed_;
 
+  // When an expert will probably be needed: no place that anything has to be ready for.
+  void guess(TensorId tensor);
+  bool is_guess(TensorId tensor) const { return odds_.of_expert(tensor); }
   NeededAt needed_from(TensorId tensor, OpIndex op, const View& view) const;
   void refresh_all(TensorId tensor, const View& view);
   TensorId listed_as(TensorId tensor, const View& view) const;

@@ -36,10 +36,13 @@
 //      of the policy as it is without step 8 (recompute.h).
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
 #include "core/recompute.h"
+#include "core/reveal.h"
+#include "policies/common_options.h"
 #include "policies/footprint.h"
 #include "policies/foresight/flow.h"
 #include "policies/foresight/placement.h"
@@ -142,6 +145,7 @@ class Foresight final : public Policy {
         "first; auto: gpu where most of what persists is never written; planning may");
     options.bytes("chunk", chunk_bytes_, "unit that moves; auto: as large as the links' latencies make it", "auto")
         .of_pieces();
+    add_oracle_option(options, oracle_);
     plan_.knobs.exclusive = exclusive_ == "both"  ? Exclusive::both
                             : exclusive_ == "gpu" ? Exclusive::gpu
                                                   : Exclusive::none;
@@ -177,6 +181,8 @@ class Foresight final : public Policy {
     plan_placed(with_levels(trace, levels_), machine, rehearse);
     if (!chosen.note.empty()) notes_.push_back(std::move(chosen.note));
   }
+
+  bool oracle() const override { return oracle_; }
 
   void recompute(const Trace&, const MachineSpec&, std::vector<RecomputeLevel>& levels) const override {
     if (levels_.size() == levels.size()) levels = levels_;
@@ -263,6 +269,7 @@ class Foresight final : public Policy {
   void plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse);
 
   bool planned_ = false;
+  bool oracle_ = false;
   std::string updates_ = "auto";
   bool forgets_ = true;
   bool whole_ = false;      // a candidate that moves whole tensors, as the run does
@@ -293,7 +300,10 @@ ProgramRun Foresight::rehearsed(const Trace& program, const MachineSpec& machine
   return {ended ? told.iteration_ns : longest_clock_ns, told.events + program.ops.size()};
 }
 
-void Foresight::plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse) {
+void Foresight::plan(const Trace& known, const MachineSpec& machine, const RehearseTrace& rehearse) {
+  std::optional<Trace> drawn;  // coarse traces have no gates
+  if (has_gates(known)) drawn = draw_experts(known);
+  const Trace& trace = drawn ? *drawn : known;
   const Bytes chunk = chunk_bytes(machine);
   const bool wide = search_ == "wide";
   // Sizes were chosen by trial, on the grid of bench/policy_grid.py. A rehearsal of more ops than that takes seconds.

@@ -163,6 +163,19 @@ TEST(DifferentialTest, PiecesEveryPolicy) {
     ASSERT_NO_FATAL_FAILURE(compare(first_seed++, 200, {.pieces = true, .policy = policy}));
   }
 }
+// What gates decide is not known before: policies see sealed programs.
+TEST(DifferentialTest, Gates) {
+  compare(22, 1500, {.policy = "random", .gates = true});
+  compare(23, 1000, {.run_ahead = true, .policy = "random", .gates = true});
+  compare(24, 400, {.policy = "foresight", .settings = {{"oracle", "true"}}, .gates = true});
+}
+TEST(DifferentialTest, GatesEveryPolicy) {
+  std::uint64_t first_seed = 600;
+  for (const std::string& policy : registered_policies()) {
+    SCOPED_TRACE(policy);
+    ASSERT_NO_FATAL_FAILURE(compare(first_seed++, policy == "ideal" ? 50 : 200, {.policy = policy, .gates = true}));
+  }
+}
 TEST(DifferentialTest, PrefetchWindow) { compare(14, 400, {.policy = "lfu", .settings = {{"window", "3"}}}); }
 
 }  // namespace

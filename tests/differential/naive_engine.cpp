@@ -301,6 +301,7 @@ class Naive {
   bool advance(std::size_t index);
   bool frees_what_is_written(OpIndex freeing, OpIndex writing) const;
   // Every earlier op of the other lane, of this iteration and the one before, that conflicts is done.
+  bool decided(OpIndex op, std::uint64_t iteration) const;
   bool may_issue(std::size_t index);
   bool issue_next(std::size_t index);
   void issue(std::size_t index);
@@ -331,6 +332,9 @@ class Naive {
   const MachineSpec& spec_;
   Policy& policy_;
   Schedule schedule_;
+  const Program shown_;  // what the policy sees of it
+  Schedule shown_schedule_;
+  Revelations revelations_;
   std::map<TensorId, std::size_t> uses_done_;  // ever, of persistent tensors
   NaiveOrderedMachine machine_;
   Nanoseconds input_ns_ = 0;  // of the last completion: moves, which nobody hears of, may end later
@@ -619,8 +623,11 @@ Naive::Naive(const Program& program, const MachineSpec& spec, Policy& policy, st
       spec_(spec),
       policy_(policy),
       schedule_(program.trace),
+      shown_(policy.oracle() || !has_gates(program.trace) ? program : Program{sealed(program.trace), program.changes}),
+      shown_schedule_(shown_.trace),
+      revelations_(program.trace),
       machine_(spec),
-      layout_(policy.layout(spec, &program)),
+      layout_(policy.layout(spec, &shown_)),
       chunks_(program, spec, layout_),
       progress_{.iterations = iterations} {
   if (layout_.overlap_faults) throw Error("the naive engine has no overlapped arrivals");
@@ -701,6 +708,16 @@ bool Naive::frees_what_is_written(OpIndex freeing, OpIndex writing) const {
   return false;
 }
 
+// The op that decides whether it runs is done in this iteration.
+bool Naive::decided(OpIndex op, std::uint64_t iteration) const {
+  const OpIndex gate = program_.trace.detail(program_.trace.ops[op]).revealed_by;
+  if (gate == none) return true;
+  const NaiveLane& lane = lanes_[program_.trace.ops[gate].device == Device::gpu ? 0 : 1];
+  std::uint64_t done = iteration * lane.ops.size();
+  for (const OpIndex other : lane.ops) done += other <= gate ? 1 : 0;
+  return lane.done >= done;
+}
+
 bool Naive::may_issue(std::size_t index) {
   const NaiveLane& lane = lanes_[index];
   const NaiveLane& other = lanes_[1 - index];
@@ -721,6 +738,7 @@ bool Naive::may_issue(std::size_t index) {
       if (frees_what_is_written(op, other.ops[i]) || frees_what_is_written(other.ops[i], op)) return false;
     }
   }
+  if (!decided(op, iteration)) return false;
   for (const Running& beside : lanes_[communication_lane].running) {
     for (const Use& a : schedule_.uses(op)) {
       for (const Use& b : schedule_.uses(beside.op)) {
@@ -764,7 +782,7 @@ void Naive::issue(std::size_t index) {
   lane.waiting = true;
   if (index == 0) {
     progress_.op = running.op;
-    change_module(program_.trace.ops[running.op].module);
+    change_module(shown_.trace.ops[running.op].module);
     for (auto& [id, move] : moves_.all) {
       if (move.not_before == running.op && !move.queued && !move.flying) {
         move.not_before = none;
@@ -911,6 +929,13 @@ void Naive::finish(std::size_t index, const Job& job) {
   }
   for (const TensorId tensor : program_.trace.frees(program_.trace.ops[op])) {
     if (lives_.use_ends(tensor) && chunks_.at(chunks_.first(tensor), lane.tier).pins == 0) die(tensor);
+  }
+  revelations_.done(op);
+  if (const auto decided = revelations_.reveal(op); !decided.empty() && !policy_.oracle()) {
+    tell({.kind = EventKind::revealed,
+          .device = index == cpu_lane ? Device::cpu : Device::gpu,
+          .op = op,
+          .uses = decided});
   }
   lane.running.pop_front();
   if (index != communication_lane) ++lane.done;
@@ -1191,8 +1216,9 @@ void Naive::place_initially(TensorId tensor) {
 
 View Naive::view(const Residency& memory) {
   View v{.machine = spec_, .memory = memory};
-  v.program = &program_;
-  v.schedule = &schedule_;
+  v.program = &shown_;
+  v.schedule = &shown_schedule_;
+  if (!policy_.oracle() && has_gates(program_.trace)) v.revelations = &revelations_;
   v.now = input_ns_;
   v.iteration = progress_.iteration;
   v.op = progress_.op;

@@ -1,6 +1,7 @@
 #include "tests/property/random_case.h"
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -171,6 +172,45 @@ void add_optimizer(Random& random, Trace& trace, Bytes unit) {
   // Half of the cases wait for memory rather than compute.
   const Nanoseconds faster = random.one_in(2) ? 1 : static_cast<Nanoseconds>(random.between(5, 40));
   for (Op& op : trace.ops) op.duration_ns /= faster, op.gap_before_ns /= faster;
+  trace.validate();
+}
+
+// Ops that decide which experts others read, of one layer or two.
+void add_gates(std::uint64_t seed, Trace& trace, Bytes unit) {
+  Random random(seed ^ 0x6761746573);
+  std::array<std::vector<TensorId>, 2> experts;
+  std::array<NameId, 2> layers{};
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    const std::string name = "layer" + std::to_string(layer);
+    layers[layer] = trace.names.intern(name);
+    for (std::uint64_t i = 0, count = random.between(1, 4); i < count; ++i) {
+      const std::string expert = name + ".expert." + std::to_string(i);
+      experts[layer].push_back(trace.add_tensor(expert + ".up", random.between(10, 90) * unit, Role::expert, true));
+      if (random.one_in(2)) {
+        experts[layer].push_back(trace.add_tensor(expert + ".down", random.between(10, 90) * unit, Role::expert, true));
+      }
+    }
+  }
+  Trace gated = trace;
+  gated.ops.clear();
+  gated.accesses.clear();
+  std::array<OpIndex, 2> gates{none, none};
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    Op op = trace.ops[index];
+    std::vector<TensorId> reads(trace.reads(op).begin(), trace.reads(op).end());
+    const std::size_t layer = random.below(2);
+    if (random.one_in(3) && op.stream == OpStream::compute) {
+      gates[layer] = index;
+      op.module = layers[layer];
+    } else if (gates[layer] != none && !random.one_in(3) && op.stream == OpStream::compute) {
+      op.detail = gated.add_detail({.revealed_by = gates[layer]});
+      for (std::uint64_t count = random.between(0, 2); count > 0; --count) {
+        reads.push_back(experts[layer][random.below(experts[layer].size())]);
+      }
+    }
+    gated.add_op(op, reads, trace.writes(trace.ops[index]), trace.frees(trace.ops[index]));
+  }
+  trace = std::move(gated);
   trace.validate();
 }
 
@@ -479,6 +519,7 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   if (options.optimizer) add_optimizer(more, made.program.trace, unit);
   put_beside(seed, made.program.trace);
   hold_longer(seed, made.program.trace);
+  if (options.gates) add_gates(seed, made.program.trace, unit);
   store_otherwise(seed, options.real_pages, made.program.trace);
   Layout& layout = made.layout;
   layout.chunk_bytes = options.movable || random.one_in(3) ? 0

@@ -49,6 +49,7 @@ struct CaseOptions {
   std::string policy = {};                           // empty: any of the registry, or "random"
   std::map<std::string, std::string> settings = {};  // of the policy
   bool optimizer = false;                            // updates that policies move and reorder, and a second SSD
+  bool gates = false;                                // ops that decide which experts later ones read
   std::span<const std::uint8_t> choices = {};        // Random
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <ranges>
 #include <set>
@@ -10,6 +11,7 @@
 #include "core/cpu_op.h"
 #include "core/error.h"
 #include "core/recompute.h"
+#include "core/reveal.h"
 
 namespace tencache {
 namespace {
@@ -29,12 +31,25 @@ constexpr const char* compute_rates = "cpu.tflops and cpu.bandwidth";
   throw Error(where, 0, what + " on the CPU; state " + rates);
 }
 
+// What the policy may see of a trace.
+class Shown {
+ public:
+  Shown(const Trace& trace, const Policy& policy) : trace_(trace) {
+    if (!policy.oracle() && has_gates(trace)) sealed_ = std::make_unique<const Trace>(sealed(trace));
+  }
+  const Trace& operator*() const { return sealed_ ? *sealed_ : trace_; }
+
+ private:
+  const Trace& trace_;
+  std::unique_ptr<const Trace> sealed_;
+};
+
 // Returns what was chosen, by choice.
 std::vector<RecomputeLevel> choose_recomputation(Trace& trace, const Policy& policy, const MachineSpec& machine,
                                                  std::vector<std::string>& changes) {
   std::vector<RecomputeLevel> levels(trace.choices.size(), RecomputeLevel::keep);
   if (levels.empty()) return levels;
-  policy.recompute(trace, machine, levels);
+  policy.recompute(*Shown(trace, policy), machine, levels);
   trace = with_levels(trace, levels);
   for (std::size_t level = 1; level < recompute_level_count; ++level) {
     const auto chosen = std::ranges::count(levels, static_cast<RecomputeLevel>(level));
@@ -101,6 +116,8 @@ std::vector<OpIndex> order_of(const Trace& trace, const Policy& policy, const Ma
                               std::set<std::int32_t>& ordered) {
   std::vector<OpIndex> order(trace.ops.size());
   std::iota(order.begin(), order.end(), OpIndex{0});
+  if (std::ranges::none_of(trace.ops, &Op::reorderable)) return order;
+  const Shown shown(trace, policy);
   for (std::size_t begin = 0; begin < trace.ops.size();) {
     if (!trace.ops[begin].reorderable) {
       ++begin;
@@ -113,7 +130,7 @@ std::vector<OpIndex> order_of(const Trace& trace, const Policy& policy, const Ma
       if (seen.insert(trace.ops[end].group).second) groups.push_back(trace.ops[end].group);
     }
     std::vector<std::int32_t> wanted = groups;
-    policy.order(trace, machine, wanted);
+    policy.order(*shown, machine, wanted);
     if (wanted != groups) {
       std::map<std::int32_t, std::size_t> ranks;
       for (std::size_t i = 0; i < wanted.size(); ++i) ranks.emplace(wanted[i], i);
@@ -158,6 +175,39 @@ void order_groups(Trace& trace, const Policy& policy, const MachineSpec& machine
   changes.push_back(std::to_string(ordered.size()) + " optimizer sub-groups put into the policy's order");
 }
 
+// What gates decide is told gate by gate.
+void place_decided(const Trace& trace, const Trace& shown, const Policy& policy, const MachineSpec& machine,
+                   std::vector<Device>& devices) {
+  const std::unique_ptr<DecidedPlaces> places = policy.place_decided(shown, machine);
+  if (!places) return;
+  std::map<OpIndex, std::vector<OpIndex>> decided;  // by gate
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    if (const OpIndex gate = trace.detail(trace.ops[op]).revealed_by; gate != none) decided[gate].push_back(op);
+  }
+  std::vector<TensorId> experts;
+  std::vector<std::size_t> ends;
+  std::vector<DecidedOp> told;
+  std::vector<Device> chosen;
+  for (const auto& [gate, ops] : decided) {
+    experts.clear();
+    ends.clear();
+    for (const OpIndex op : ops) {
+      for (const TensorId tensor : trace.reads(trace.ops[op])) {
+        if (trace.tensors[tensor].role == Role::expert) experts.push_back(tensor);
+      }
+      ends.push_back(experts.size());
+    }
+    told.clear();
+    chosen.clear();
+    for (std::size_t i = 0, begin = 0; i < ops.size(); begin = ends[i++]) {
+      told.push_back({ops[i], std::span<const TensorId>(experts).subspan(begin, ends[i] - begin)});
+      chosen.push_back(devices[ops[i]]);
+    }
+    places->place(gate, told, chosen);
+    for (std::size_t i = 0; i < ops.size(); ++i) devices[ops[i]] = chosen[i];
+  }
+}
+
 }  // namespace
 
 std::vector<OpIndex> policy_order(const Trace& trace, const Policy& policy, const MachineSpec& machine) {
@@ -169,8 +219,12 @@ PlacedOps place_on_cpu(Trace& trace, const Policy& policy, const MachineSpec& ma
                        const std::function<bool(const Op&)>& movable) {
   std::vector<Device> devices;
   for (const Op& op : trace.ops) devices.push_back(op.device);
-  policy.place(trace, machine, devices);
-  TENCACHE_CHECK(devices.size() == trace.ops.size());
+  {
+    const Shown shown(trace, policy);
+    policy.place(*shown, machine, devices);
+    TENCACHE_CHECK(devices.size() == trace.ops.size());
+    place_decided(trace, *shown, policy, machine, devices);
+  }
   PlacedOps placed;
   for (OpIndex index = 0; index < trace.ops.size(); ++index) {
     Op& op = trace.ops[index];
@@ -212,9 +266,9 @@ CpuOps time_cpu_ops(Trace& trace, const MachineSpec& machine) {
 }
 
 void prepare(const Trace& trace, Policy& policy, const MachineSpec& machine, const Rehearse& rehearse) {
-  policy.prepare(trace, machine,
+  policy.prepare(*Shown(trace, policy), machine,
                  [&](const Trace& tried, const MachineSpec& on, Policy& candidate, const RehearsalLimits& limits) {
-                   return rehearse(lower(tried, candidate, on), on, candidate, limits);
+                   return rehearse(lower(draw_experts(tried), candidate, on), on, candidate, limits);
                  });
 }
 

@@ -1,0 +1,263 @@
+#include "core/reveal.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "core/check.h"
+#include "core/state_hash.h"
+
+namespace tencache {
+namespace {
+
+OpIndex gate_of(const Trace& trace, const Op& op) { return trace.detail(op).revealed_by; }
+
+bool is_expert(const Trace& trace, TensorId tensor) { return trace.tensors[tensor].role == Role::expert; }
+
+// Up to its first part that is a number: "experts.17.up" is of "experts.17".
+std::string_view expert_in(std::string_view name) {
+  for (std::size_t begin = 0; begin < name.size();) {
+    const std::size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    if (!part.empty() && part.find_first_not_of("0123456789") == part.npos) return name.substr(0, end);
+    begin = end + 1;
+  }
+  return name;
+}
+
+// Tensors that do not persist and that an op which a gate decides reads or writes.
+std::vector<bool> used_by_decided(const Trace& trace) {
+  std::vector<bool> used(trace.tensors.size(), false);
+  for (const Op& op : trace.ops) {
+    if (gate_of(trace, op) == none) continue;
+    for (const std::span<const TensorId> tensors : {trace.reads(op), trace.writes(op)}) {
+      for (const TensorId tensor : tensors) used[tensor] = !trace.tensors[tensor].persistent;
+    }
+  }
+  return used;
+}
+
+}  // namespace
+
+bool has_gates(const Trace& trace) {
+  return std::ranges::any_of(trace.details, [](const OpDetail& detail) { return detail.revealed_by != none; });
+}
+
+Trace sealed(const Trace& trace) {
+  Trace result;
+  result.header = trace.header;
+  result.tensors = trace.tensors;
+  result.kernels = trace.kernels;
+  result.choices = trace.choices;
+  result.ops.reserve(trace.ops.size());
+  result.accesses.reserve(trace.accesses.size());
+  // Names are numbered anew, since their numbers tell in what order they came.
+  std::vector<NameId> renamed(trace.names.size(), none);
+  const auto rename = [&](NameId& name) {
+    NameId& now = renamed[name];
+    if (now == none) now = result.names.intern(trace.names[name]);
+    name = now;
+  };
+  const std::vector<bool> of_expert = used_by_decided(trace);
+  const NameId unnamed = result.names.intern("of an expert");
+  for (TensorId tensor = 0; tensor < result.tensors.size(); ++tensor) {
+    if (of_expert[tensor]) {
+      result.tensors[tensor].name = unnamed;
+    } else {
+      rename(result.tensors[tensor].name);
+    }
+  }
+  for (RecomputeChoice& choice : result.choices) rename(choice.module);
+  std::unordered_map<OpIndex, std::uint32_t> slots;  // by gate: of its experts, how many have come
+  NameId expert = 0;                                 // the module of the op before, if a gate decided it
+  NameId slot = 0;                                   // what it is called
+  std::vector<TensorId> reads;
+  for (Op op : trace.ops) {
+    const std::span<const TensorId> writes = trace.writes(op), frees = trace.frees(op);
+    reads.assign(trace.reads(op).begin(), trace.reads(op).end());
+    OpDetail detail = trace.detail(op);
+    rename(op.name);
+    rename(op.rendezvous);
+    if (detail.revealed_by == none) {
+      expert = 0;
+      rename(op.module);
+    } else {
+      for (const TensorId tensor : reads) {
+        if (is_expert(trace, tensor)) detail.expert_bytes += trace.tensors[tensor].bytes;
+      }
+      std::erase_if(reads, [&](TensorId tensor) { return is_expert(trace, tensor); });
+      if (op.module != expert || expert == 0) {
+        const std::uint32_t number = slots[detail.revealed_by]++;
+        slot = result.names.intern(trace.module(trace.ops[detail.revealed_by]) + ".chosen " + std::to_string(number));
+      }
+      expert = std::exchange(op.module, slot);
+      if (op.device == Device::cpu && op.placeable) {
+        op.device = Device::gpu;
+        op.duration_ns = 0;
+      }
+    }
+    op.detail = result.add_detail(detail);
+    result.add_op(op, reads, writes, frees);
+  }
+  result.names.settle();
+  return result;
+}
+
+// ---- Experts --------------------------------------------------------------------------------------------------------
+
+Experts::Experts(const Trace& trace) : trace_(trace) {
+  for (const Op& op : trace.ops) {
+    const OpIndex gate = gate_of(trace, op);
+    if (gate != none && (gates_.empty() || gates_.back() != gate)) gates_.push_back(gate);
+  }
+  if (gates_.empty()) return;
+  std::ranges::sort(gates_);
+  gates_.erase(std::ranges::unique(gates_).begin(), gates_.end());
+  by_module_.assign(trace.names.size(), none);
+  std::unordered_map<std::string_view, std::uint32_t> layers;  // by name
+  for (const OpIndex gate : gates_) {
+    const NameId module = trace.ops[gate].module;
+    if (by_module_[module] != none) continue;
+    by_module_[module] = layers.emplace(trace.names[module], layers.size()).first->second;
+  }
+  experts_.resize(layers.size());
+  places_.resize(trace.tensors.size());
+  std::vector<std::map<std::string_view, std::uint32_t>> numbers(layers.size());  // of experts, by name
+  for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
+    if (!is_expert(trace, tensor)) continue;
+    const std::string_view name = trace.name(trace.tensors[tensor]);
+    for (std::size_t dot = name.rfind('.'); dot != name.npos && dot > 0; dot = name.rfind('.', dot - 1)) {
+      const auto layer = layers.find(name.substr(0, dot));
+      if (layer == layers.end()) continue;
+      Layer& experts = experts_[layer->second];
+      const auto number = static_cast<std::uint32_t>(experts.size());
+      const auto [found, added] = numbers[layer->second].emplace(expert_in(name.substr(dot + 1)), number);
+      if (added) experts.emplace_back();
+      experts[found->second].push_back(tensor);
+      places_[tensor] = {layer->second, found->second};
+      break;
+    }
+  }
+}
+
+Trace draw_experts(Trace sealed, std::uint64_t seed) {
+  const auto reads_one = [](const OpDetail& detail) { return detail.expert_bytes > 0; };
+  if (std::ranges::none_of(sealed.details, reads_one)) return sealed;
+  const Experts experts(sealed);
+  if (experts.gates().empty()) return sealed;
+  struct Gate {
+    std::vector<std::uint32_t> order;  // of its layer's experts: the next to be drawn at `drawn`
+    std::size_t drawn = 0;
+    std::uint64_t draws = 0;
+  };
+  std::unordered_map<OpIndex, Gate> gates;
+  Trace result = sealed;
+  result.ops.clear();
+  result.accesses.clear();
+  NameId slot = 0;                    // of the op before
+  std::span<const TensorId> weights;  // of the expert that was drawn for it
+  std::size_t taken = 0;              // of them, which come in the order in which its ops read them
+  std::vector<TensorId> reads;
+  result.ops.reserve(sealed.ops.size());
+  for (const Op& op : sealed.ops) {
+    reads.assign(sealed.reads(op).begin(), sealed.reads(op).end());
+    const OpDetail& detail = result.details[op.detail];
+    if (detail.revealed_by == none || detail.expert_bytes == 0) {
+      if (detail.revealed_by == none) slot = 0;
+    } else if (const std::size_t count = experts.count(detail.revealed_by); count > 0) {
+      if (op.module != slot || slot == 0) {
+        Gate& gate = gates[detail.revealed_by];
+        if (gate.drawn == gate.order.size()) {
+          gate.order.resize(count);
+          for (std::uint32_t i = 0; i < count; ++i) gate.order[i] = i;
+          gate.drawn = 0;
+        }
+        StateHash hash;
+        for (const std::uint64_t part_of_seed : {seed, std::uint64_t{detail.revealed_by}, ++gate.draws}) {
+          hash.mix(part_of_seed);
+        }
+        std::swap(gate.order[gate.drawn], gate.order[gate.drawn + hash.value() % (count - gate.drawn)]);
+        weights = experts.weights(detail.revealed_by, gate.order[gate.drawn++]);
+        taken = 0;
+        slot = op.module;
+      }
+      for (Bytes bytes = 0; bytes < detail.expert_bytes && taken < weights.size(); ++taken) {
+        reads.push_back(weights[taken]);
+        bytes += result.tensors[weights[taken]].bytes;
+      }
+    }
+    result.add_op(op, reads, sealed.writes(op), sealed.frees(op));
+  }
+  for (OpDetail& detail : result.details) detail.expert_bytes = 0;
+  return result;
+}
+
+// ---- Revelations ----------------------------------------------------------------------------------------------------
+
+Revelations::Revelations(const Trace& trace) {
+  if (!has_gates(trace)) return;
+  const std::size_t ops = trace.ops.size();
+  first_use_.reserve(ops + 1);
+  gate_of_.assign(ops, none);
+  begin_of_.assign(ops, none);
+  end_of_.assign(ops, 0);
+  shown_.assign(ops, 0);
+  times_done_.assign(ops, 0);
+  coming_.resize(trace.tensors.size());
+  for (OpIndex index = 0; index < ops; ++index) {
+    first_use_.push_back(static_cast<std::uint32_t>(uses_.size()));
+    const Op& op = trace.ops[index];
+    const OpIndex gate = gate_of_[index] = gate_of(trace, op);
+    if (gate == none) continue;
+    begin_of_[gate] = std::min(begin_of_[gate], index);
+    end_of_[gate] = index + 1;
+    const std::size_t first = uses_.size();
+    for (const TensorId tensor : trace.reads(op)) {
+      const bool again = std::any_of(uses_.begin() + static_cast<std::ptrdiff_t>(first), uses_.end(),
+                                     [tensor](const Use& use) { return use.tensor == tensor; });
+      if (is_expert(trace, tensor) && !again) uses_.push_back({tensor, true, false});
+    }
+  }
+  first_use_.push_back(static_cast<std::uint32_t>(uses_.size()));
+}
+
+std::span<const Use> Revelations::reveal(OpIndex gate) {
+  decided_.clear();
+  if (empty() || end_of_[gate] == 0) return {};
+  ++times_done_[gate];
+  for (OpIndex op = begin_of_[gate]; op < end_of_[gate]; ++op) {
+    if (gate_of_[op] != gate) continue;
+    ++shown_[op];
+    for (const Use& use : hidden(op)) {
+      coming_[use.tensor].push_back(op);
+      decided_.push_back(use);
+    }
+  }
+  return decided_;
+}
+
+void Revelations::done(OpIndex op) {
+  if (empty() || gate_of_[op] == none) return;
+  TENCACHE_CHECK(shown_[op] > 0);
+  --shown_[op];
+  for (const Use& use : hidden(op)) {
+    std::vector<OpIndex>& coming = coming_[use.tensor];
+    coming.erase(std::ranges::find(coming, op));
+  }
+}
+
+std::span<const Use> Revelations::uses(OpIndex op) const {
+  if (empty() || gate_of_[op] == none || shown_[op] == 0) return {};
+  return hidden(op);
+}
+
+OpIndex Revelations::next_use(TensorId tensor, OpIndex op) const {
+  if (empty()) return none;
+  const std::vector<OpIndex>& coming = coming_[tensor];
+  const auto next = std::ranges::find_if(coming, [op](OpIndex other) { return other != op; });
+  return next == coming.end() ? none : *next;
+}
+
+}  // namespace tencache

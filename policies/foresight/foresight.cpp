@@ -32,6 +32,11 @@
 //      storage stays (planner.h). Rehearsals, and the run, begin where the best one left the tensors. Only foresight
 //      itself is ever rehearsed. A coarse trace has neither small tensors nor norms of gradients: if the GPU never
 //      waits, the CPU takes these off it as well (placement.h), where a rehearsal of the trace itself is faster so.
+// Of a program whose gates choose experts (core/reveal.h):
+//   - an expert's next use is guessed, from what gates chose so far (planning/expert_odds.h): by that it leaves, and
+//     nothing is made ready for a guess. Once its gate has chosen it, it is fetched before all else;
+//   - planning rehearses with experts drawn.
+// Planning, too:
 //   9. Of a trace with choices of recomputation, before all else: which layers' results are recomputed, by rehearsals
 //      of the policy as it is without step 8 (recompute.h).
 #include <algorithm>

@@ -1,0 +1,457 @@
+// Two systems that compute experts where they lie: the rest of a model with experts is on the GPU with as many experts
+// as fit, which stay; the CPU computes what its own memory holds. Ops of experts must be placeable (`generate
+// --placeable all`).
+//
+// fiddler: Kamahori et al., "Fiddler: CPU-GPU orchestration for fast inference of mixture-of-experts models" (2024), and
+// its released code: of the experts that a gate chose and the GPU lacks, each is either copied there, used and
+// forgotten, or computed on the CPU, whatever takes less; the code takes the split whose sum of times is least, its
+// comment speaks of the maximum (`objective`). The authors fix the experts that were most popular in a profile; without
+// one the first of each layer are, as good as any (their own best and worst placements are a few points apart).
+//
+// ktransformers: KTransformers (SOSP'25; doc/en of its repository): routed experts run on the CPU, but for a share that
+// the GPU has, placed by its --kt-expert-placement-strategy: as many of each layer (uniform), the first layers' (front
+// -loading), drawn (random), or those that the prompt's tokens chose most, from the first new token on (dynamic). Its
+// strategy `frequency` needs a profile, which a trace is not.
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/cpu_op.h"
+#include "core/reveal.h"
+#include "core/state_hash.h"
+#include "policies/classic.h"
+#include "policies/footprint.h"
+#include "policies/moving_unit.h"
+#include "policies/policy_library.h"
+#include "policies/weight_homes.h"
+
+namespace tencache {
+namespace {
+
+// By layer and expert: whether the GPU has it.
+using OnGpu = std::vector<std::vector<std::uint8_t>>;
+
+std::size_t count_of(const Experts& experts) {
+  std::size_t count = 0;
+  for (std::uint32_t layer = 0; layer < experts.layers(); ++layer) count += experts.count_in(layer);
+  return count;
+}
+
+Bytes bytes_of(const Trace& trace, std::span<const TensorId> weights) {
+  Bytes bytes = 0;
+  for (const TensorId tensor : weights) bytes += trace.tensors[tensor].bytes;
+  return bytes;
+}
+
+// The largest expert.
+Bytes expert_bytes(const Trace& trace, const Experts& experts) {
+  Bytes most = 0;
+  for (std::uint32_t layer = 0; layer < experts.layers(); ++layer) {
+    for (std::size_t i = 0; i < experts.count_in(layer); ++i) {
+      most = std::max(most, bytes_of(trace, experts.weights_in(layer, i)));
+    }
+  }
+  return most;
+}
+
+// How many the GPU has room for beside all else, and `buffers` more.
+std::size_t experts_that_fit(const Trace& trace, const MachineSpec& machine, const Experts& experts,
+                             std::size_t buffers) {
+  const Bytes one = expert_bytes(trace, experts);
+  if (one == 0) return 0;
+  Bytes rest = peak_of_intermediates(trace, Schedule(trace), true) + buffers * one;
+  for (const Tensor& tensor : trace.tensors) {
+    if (tensor.persistent && tensor.role != Role::expert) rest += tensor.bytes;
+  }
+  const Bytes capacity = machine.tiers[0].capacity;
+  return rest >= capacity ? 0 : static_cast<std::size_t>((capacity - rest) / one);
+}
+
+// The first of each layer, one of every layer after the other.
+OnGpu placed_evenly(const Experts& experts, std::size_t count) {
+  OnGpu on_gpu(experts.layers());
+  for (std::uint32_t layer = 0; layer < experts.layers(); ++layer) on_gpu[layer].assign(experts.count_in(layer), 0);
+  bool more = count > 0;
+  for (std::size_t expert = 0; more; ++expert) {
+    more = false;
+    for (std::uint32_t layer = 0; layer < experts.layers() && count > 0; ++layer) {
+      if (expert >= on_gpu[layer].size()) continue;
+      on_gpu[layer][expert] = 1;
+      --count;
+      more = true;
+    }
+  }
+  return on_gpu;
+}
+
+// What the two have in common: homes that stay.
+class ExpertPlaces : public Policy {
+ public:
+  Requirements requirements() const override { return Requirements::governing({Role::parameter, Role::expert}); }
+
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
+    Layout layout;
+    layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
+    layout.initial[static_cast<std::size_t>(Role::parameter)] = 0;
+    if (program == nullptr) return layout;
+    const TierId cpu = machine.tier_of(Device::cpu);
+    const Experts experts(program->trace);
+    if (experts.layers() == 0 || cpu == no_tier) return layout;
+    const OnGpu on_gpu = placed(program->trace, machine, experts);
+    std::vector<TierId> homes(program->trace.tensors.size(), no_tier);
+    for (TensorId tensor = 0; tensor < homes.size(); ++tensor) {
+      if (const Experts::Place at = experts.place(tensor); at.layer != none) {
+        homes[tensor] = on_gpu[at.layer][at.expert] != 0 ? 0 : cpu;
+      }
+    }
+    layout.start = start_in(program->trace, homes, layout.chunk_bytes);
+    return layout;
+  }
+
+  bool hears(EventKind kind) const override {
+    return kind == EventKind::profile_ready || kind == EventKind::revealed || kind == EventKind::op_issued ||
+           kind == EventKind::op_done;
+  }
+
+  // Experts that lie on the GPU stay, as long as anything else can go.
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    coldest_victims({request.tier, view.memory.capacity(request.tier), request.prefetch, request.incoming}, view,
+                    victims);
+    if (request.tier != 0 || !experts_) return;
+    std::ranges::stable_partition(victims, [&](ChunkId chunk) { return !stays(view.memory.tensor_of(chunk)); });
+    Bytes found = 0;
+    const auto enough = std::ranges::find_if(victims, [&](ChunkId chunk) {
+      const bool reached = found >= request.bytes;
+      found += view.memory.footprint(chunk, 0);
+      return reached;
+    });
+    victims.erase(enough, victims.end());
+  }
+
+ protected:
+  // Where experts lie at the start.
+  virtual OnGpu placed(const Trace& trace, const MachineSpec& machine, const Experts& experts) const = 0;
+
+  void learn(const View& view) {
+    experts_.reset();
+    if (!view.reveals()) return;
+    experts_.emplace(view.program->trace);
+    on_gpu_ = placed(view.program->trace, view.machine, *experts_);
+  }
+  // Of an expert whose place is the GPU, or of no expert.
+  bool stays(TensorId tensor) const {
+    const Experts::Place at = experts_->place(tensor);
+    return at.layer == none ? false : on_gpu_[at.layer][at.expert] != 0;
+  }
+  // An expert that was copied for an op goes when the op is over.
+  void forget_copies(const Event& event, Actions& actions) const {
+    if (!experts_ || event.device != Device::gpu) return;
+    for (const Use& use : event.uses) {
+      if (use.tensor != none && experts_->place(use.tensor).layer != none && !stays(use.tensor)) {
+        actions.drop(use.tensor);
+      }
+    }
+  }
+
+  std::optional<Experts> experts_;
+  OnGpu on_gpu_;
+};
+
+// The ops of one expert, which follow each other.
+struct ExpertOps {
+  std::size_t begin = 0, end = 0;  // of what was decided
+  Experts::Place place;
+};
+
+std::vector<ExpertOps> experts_of(std::span<const DecidedOp> decided, const Trace& trace, const Experts& experts) {
+  std::vector<ExpertOps> list;
+  NameId module = none;
+  for (std::size_t i = 0; i < decided.size(); ++i) {
+    const NameId own = trace.ops[decided[i].op].module;
+    if (list.empty() || own != module) list.push_back({i, i, {}});
+    module = own;
+    list.back().end = i + 1;
+    if (!decided[i].experts.empty()) list.back().place = experts.place(decided[i].experts.front());
+  }
+  return list;
+}
+
+class Fiddler final : public ExpertPlaces {
+ public:
+  explicit Fiddler(Options& options) {
+    options.number("resident", resident_, "experts", "that stay on the GPU, of all layers; 0: as many as fit");
+    options
+        .choice("objective", objective_, {"sum", "max"},
+                "of a layer's split: the least sum of the times of both devices, or the least of the longer")
+        .fixed(Options::rules_of_a_system);
+  }
+
+  void on(const Event& event, const View& view, Actions& actions) override {
+    if (event.kind == EventKind::profile_ready) learn(view);
+    if (event.kind == EventKind::op_done) forget_copies(event, actions);
+  }
+
+  std::unique_ptr<DecidedPlaces> place_decided(const Trace& trace, const MachineSpec& machine) const override;
+
+ private:
+  OnGpu placed(const Trace& trace, const MachineSpec& machine, const Experts& experts) const override {
+    // One buffer for what is copied.
+    return placed_evenly(experts, resident_ != 0 ? resident_ : experts_that_fit(trace, machine, experts, 1));
+  }
+
+  std::uint64_t resident_ = 0;
+  std::string objective_ = "sum";
+};
+
+class FiddlerPlaces final : public DecidedPlaces {
+ public:
+  FiddlerPlaces(const Trace& trace, const MachineSpec& machine, OnGpu on_gpu, Experts experts, bool sum)
+      : trace_(trace), machine_(machine), on_gpu_(std::move(on_gpu)), experts_(std::move(experts)), sum_(sum) {
+    const TierId cpu = machine.tier_of(Device::cpu);
+    BytesPerSecond rate = unlimited;
+    for (const LinkId link : machine.path_between(cpu, 0)) rate = std::min(rate, machine.links[link].bandwidth);
+    rate_ = static_cast<double>(rate);
+  }
+
+  void place(OpIndex, std::span<const DecidedOp> decided, std::span<Device> devices) override {
+    struct Missing {
+      ExpertOps ops;
+      Nanoseconds copied_ns = 0, on_cpu_ns = 0;
+    };
+    std::vector<Missing> missing;
+    for (const ExpertOps& ops : experts_of(decided, trace_, experts_)) {
+      if (ops.place.layer == none || on_gpu_[ops.place.layer][ops.place.expert] != 0) continue;
+      Missing one{ops};
+      const Bytes bytes = bytes_of(trace_, experts_.weights_in(ops.place.layer, ops.place.expert));
+      one.copied_ns = static_cast<Nanoseconds>(static_cast<double>(bytes) / rate_ * 1e9);
+      bool movable = true;
+      for (std::size_t i = ops.begin; i < ops.end; ++i) {
+        const Op& op = trace_.ops[decided[i].op];
+        const auto on_cpu = forward_duration_on_cpu(trace_, op, machine_);
+        movable &= op.placeable && on_cpu.has_value();
+        one.copied_ns += op.duration_ns;
+        one.on_cpu_ns += on_cpu.value_or(0);
+      }
+      if (movable) missing.push_back(one);
+    }
+    std::uint64_t on_cpu = 0;  // a bit for each
+    if (sum_ || missing.size() > most_tried) {
+      for (std::size_t i = 0; i < missing.size(); ++i) {
+        if (missing[i].on_cpu_ns < missing[i].copied_ns && i < 64) on_cpu |= std::uint64_t{1} << i;
+      }
+    } else {
+      Nanoseconds least = longest_clock_ns;
+      for (std::uint64_t split = 0; split < std::uint64_t{1} << missing.size(); ++split) {
+        Nanoseconds cpu = 0, gpu = 0;
+        for (std::size_t i = 0; i < missing.size(); ++i) {
+          (split >> i & 1 ? cpu : gpu) += split >> i & 1 ? missing[i].on_cpu_ns : missing[i].copied_ns;
+        }
+        if (std::max(cpu, gpu) >= least) continue;
+        least = std::max(cpu, gpu);
+        on_cpu = split;
+      }
+    }
+    for (std::size_t i = 0; i < std::min<std::size_t>(missing.size(), 64); ++i) {
+      if ((on_cpu >> i & 1) == 0) continue;
+      std::fill(devices.begin() + static_cast<std::ptrdiff_t>(missing[i].ops.begin),
+                devices.begin() + static_cast<std::ptrdiff_t>(missing[i].ops.end), Device::cpu);
+    }
+  }
+
+ private:
+  static constexpr std::size_t most_tried = 8;  // all splits, as Mixtral's
+
+  const Trace& trace_;
+  const MachineSpec& machine_;
+  const OnGpu on_gpu_;
+  const Experts experts_;
+  const bool sum_;
+  double rate_ = 0;
+};
+
+std::unique_ptr<DecidedPlaces> Fiddler::place_decided(const Trace& trace, const MachineSpec& machine) const {
+  if (!has_gates(trace) || machine.tier_of(Device::cpu) == no_tier) return nullptr;
+  Experts experts(trace);
+  OnGpu on_gpu = placed(trace, machine, experts);
+  return std::make_unique<FiddlerPlaces>(trace, machine, std::move(on_gpu), std::move(experts), objective_ == "sum");
+}
+
+class Ktransformers final : public ExpertPlaces {
+ public:
+  explicit Ktransformers(Options& options) {
+    options.real("gpu_experts", gpu_experts_, "share", "of all routed experts that are on the GPU");
+    options.choice("placement", placement_, {"uniform", "front-loading", "random", "dynamic"},
+                   "which: as many of each layer, the first layers', drawn, or those that the prompt chose most");
+    options.number("seed", seed_, "", "of placement=random").only_with("placement", "random");
+    if (gpu_experts_ > 1) throw Error("policy 'ktransformers': option gpu_experts is a share, at most 1");
+  }
+
+  void on(const Event& event, const View& view, Actions& actions) override {
+    switch (event.kind) {
+      case EventKind::profile_ready:
+        learn(view);
+        counts_.clear();
+        break;
+      case EventKind::revealed:
+        if (dynamic()) count_prompt(event, view);
+        break;
+      case EventKind::op_issued:
+        if (experts_ && dynamic()) change_places(event, view, actions);
+        break;
+      case EventKind::op_done:
+        forget_copies(event, actions);
+        break;
+      default:
+        break;
+    }
+  }
+
+  std::unique_ptr<DecidedPlaces> place_decided(const Trace& trace, const MachineSpec& machine) const override;
+
+  using Counts = std::vector<std::vector<std::uint64_t>>;  // choices of the prompt's tokens, by layer and expert
+
+  // By how much is computed for the prompt's tokens.
+  static void count(Counts& counts, const Experts& experts, Experts::Place at, std::uint64_t flops) {
+    if (at.layer == none) return;
+    if (counts.empty()) {
+      counts.resize(experts.layers());
+      for (std::uint32_t layer = 0; layer < experts.layers(); ++layer) counts[layer].assign(experts.count_in(layer), 0);
+    }
+    counts[at.layer][at.expert] += flops;
+  }
+  // As many of each layer as before, those that were chosen most.
+  static OnGpu chosen_most(const OnGpu& before, const Counts& counts) {
+    OnGpu on_gpu = before;
+    for (std::size_t layer = 0; layer < counts.size(); ++layer) {
+      std::vector<std::size_t> order(counts[layer].size());
+      std::iota(order.begin(), order.end(), std::size_t{0});
+      std::ranges::stable_sort(order, std::ranges::greater{},
+                               [&](std::size_t expert) { return counts[layer][expert]; });
+      const auto room = static_cast<std::size_t>(std::ranges::count(before[layer], 1));
+      std::ranges::fill(on_gpu[layer], std::uint8_t{0});
+      for (std::size_t i = 0; i < room; ++i) on_gpu[layer][order[i]] = 1;
+    }
+    return on_gpu;
+  }
+
+ private:
+  bool dynamic() const { return placement_ == "dynamic"; }
+
+  OnGpu placed(const Trace&, const MachineSpec&, const Experts& experts) const override {
+    const std::size_t all = count_of(experts);
+    const auto count = static_cast<std::size_t>(gpu_experts_ * static_cast<double>(all) + 0.5);
+    if (placement_ == "uniform" || dynamic()) return placed_evenly(experts, count);
+    OnGpu on_gpu = placed_evenly(experts, 0);
+    std::vector<std::pair<std::uint32_t, std::size_t>> order;
+    for (std::uint32_t layer = 0; layer < experts.layers(); ++layer) {
+      for (std::size_t expert = 0; expert < experts.count_in(layer); ++expert) order.emplace_back(layer, expert);
+    }
+    if (placement_ == "random") {
+      StateHash hash;
+      hash.mix(seed_);
+      for (std::size_t left = order.size(); left > 1; --left) {
+        hash.mix(left);
+        std::swap(order[left - 1], order[hash.value() % left]);
+      }
+    }
+    for (std::size_t i = 0; i < count; ++i) on_gpu[order[i].first][order[i].second] = 1;
+    return on_gpu;
+  }
+
+  void count_prompt(const Event& event, const View& view) {
+    const Trace& trace = view.program->trace;
+    if (!experts_ || trace.ops[event.op].phase != Phase::prefill) return;
+    for (const Use& use : event.uses) {
+      const std::size_t op = (view.op + std::size_t{view.distance_to_revealed_use(use.tensor)}) % trace.ops.size();
+      count(counts_, *experts_, experts_->place(use.tensor), trace.ops[op].flops);
+    }
+  }
+
+  // With the first new token; with the next prompt they are where they were.
+  void change_places(const Event& event, const View& view, Actions& actions) {
+    const bool decode = event.op != none && view.program->trace.ops[event.op].phase == Phase::decode;
+    if (decode == decoding_) return;
+    decoding_ = decode;
+    if (!decode) counts_.clear();
+    const OnGpu at_start = placed(view.program->trace, view.machine, *experts_);
+    const OnGpu before = std::exchange(on_gpu_, decode ? chosen_most(at_start, counts_) : at_start);
+    const TierId cpu = view.machine.tier_of(Device::cpu);
+    const auto each = [&](auto visit) {
+      for (std::uint32_t layer = 0; layer < experts_->layers(); ++layer) {
+        for (std::size_t i = 0; i < experts_->count_in(layer); ++i) {
+          if (before[layer][i] == on_gpu_[layer][i]) continue;
+          for (const TensorId tensor : experts_->weights_in(layer, i)) visit(tensor, on_gpu_[layer][i] != 0);
+        }
+      }
+    };
+    each([&](TensorId tensor, bool comes) {
+      if (!comes) actions.evict(tensor, cpu);
+    });
+    each([&](TensorId tensor, bool comes) {
+      if (comes) fetch_missing(tensor, view, actions);
+    });
+  }
+
+  double gpu_experts_ = 0;
+  std::string placement_ = "uniform";
+  std::uint64_t seed_ = 1;
+  Counts counts_;
+  bool decoding_ = false;
+};
+
+class KtransformersPlaces final : public DecidedPlaces {
+ public:
+  KtransformersPlaces(const Trace& trace, OnGpu on_gpu, Experts experts, bool dynamic)
+      : trace_(trace), at_start_(on_gpu), on_gpu_(std::move(on_gpu)), experts_(std::move(experts)), dynamic_(dynamic) {}
+
+  void place(OpIndex gate, std::span<const DecidedOp> decided, std::span<Device> devices) override {
+    const bool prompt = trace_.ops[gate].phase == Phase::prefill;
+    if (dynamic_ && prompt) {
+      if (decoding_) {
+        counts_.clear();
+        on_gpu_ = at_start_;
+      }
+      for (const DecidedOp& op : decided) {
+        for (const TensorId tensor : op.experts) {
+          Ktransformers::count(counts_, experts_, experts_.place(tensor), trace_.ops[op.op].flops);
+        }
+      }
+    } else if (dynamic_ && !decoding_) {
+      on_gpu_ = Ktransformers::chosen_most(at_start_, counts_);
+    }
+    decoding_ = !prompt;
+    for (const ExpertOps& ops : experts_of(decided, trace_, experts_)) {
+      if (ops.place.layer == none || on_gpu_[ops.place.layer][ops.place.expert] != 0) continue;
+      for (std::size_t i = ops.begin; i < ops.end; ++i) {
+        if (trace_.ops[decided[i].op].placeable) devices[i] = Device::cpu;
+      }
+    }
+  }
+
+ private:
+  const Trace& trace_;
+  const OnGpu at_start_;
+  OnGpu on_gpu_;
+  const Experts experts_;
+  const bool dynamic_;
+  Ktransformers::Counts counts_;
+  bool decoding_ = false;
+};
+
+std::unique_ptr<DecidedPlaces> Ktransformers::place_decided(const Trace& trace, const MachineSpec& machine) const {
+  if (!has_gates(trace) || machine.tier_of(Device::cpu) == no_tier) return nullptr;
+  Experts experts(trace);
+  OnGpu on_gpu = placed(trace, machine, experts);
+  return std::make_unique<KtransformersPlaces>(trace, std::move(on_gpu), std::move(experts), dynamic());
+}
+
+}  // namespace
+
+TENCACHE_POLICY({"fiddler", "some experts stay on the GPU; of the others each is copied there or computed by the CPU",
+                 "Fiddler (Kamahori et al. 2024) and its released code", make_policy_of<Fiddler>, 190},
+                {"ktransformers", "routed experts are computed by the CPU, but for a share that lies on the GPU",
+                 "KTransformers", make_policy_of<Ktransformers>, 191})
+
+}  // namespace tencache

@@ -3,7 +3,8 @@
 
 Each pair is a line of the output file; what is there already is not run again, so that an interrupted grid goes on.
 With --others the other policies' figures come from the rows of an earlier grid, and only foresight is measured.
-With --generation the traces are blocks of requests for text, not training steps. With --random pairs are drawn at
+With --generation the traces are blocks of requests for text, not training steps; with --experts of models whose experts
+are chosen as they run, computed on the GPU. With --random pairs are drawn at
 random, of batches, machines and memories beyond the grid's: the seed decides. With --best the best schedule that a long
 search finds is added to rows that are far from the lower bound; it takes minutes each. With --report a summary as
 Markdown (docs/foresight-grid.md). Simulated figures: they do not depend on this computer."""
@@ -47,6 +48,21 @@ GENERATIONS = [
 ]
 GENERATION_MACHINES = ["flexgen-t4", "g6e.xlarge", "NC24ads_A100_v4", "gpu_1x_gh200"]
 GENERATION_FRACTIONS = [0.3, 0.7]
+# With --experts: the same of models with experts.
+MIXTURES = [
+    ("mixtral-8x7b 1x1", "--model mixtral-8x7b --prompt 128 --new-tokens 24 --block 1x1 --gpu a10g"),
+    ("mixtral-8x7b 4x1", "--model mixtral-8x7b --prompt 128 --new-tokens 24 --block 4x1 --gpu a10g"),
+    ("mixtral-8x7b 16x2", "--model mixtral-8x7b --prompt 128 --new-tokens 8 --block 16x2 --order zigzag --gpu a10g"),
+    ("mixtral-8x7b 1x1, repeating", "--model mixtral-8x7b --prompt 128 --new-tokens 24 --block 1x1 --gpu a10g "
+     "--routing-repeat 0.5"),
+    ("qwen3-30b-a3b 1x1", "--model qwen3-30b-a3b --prompt 128 --new-tokens 16 --block 1x1 --gpu a10g"),
+    ("qwen3-30b-a3b 1x1, steep", "--model qwen3-30b-a3b --prompt 128 --new-tokens 16 --block 1x1 --gpu a10g "
+     "--routing-popularity 0.8"),
+    ("qwen3-30b-a3b 8x1", "--model qwen3-30b-a3b --prompt 64 --new-tokens 8 --block 8x1 --gpu a10g"),
+    ("gpt-oss-120b 1x1", "--model gpt-oss-120b --prompt 128 --new-tokens 16 --block 1x1 --gpu a10g"),
+    ("deepseek-v2-lite 1x1", "--model deepseek-v2-lite --prompt 128 --new-tokens 24 --block 1x1 --gpu a10g"),
+]
+MIXTURE_MACHINES = ["NV36ads_A10_v5", "10cache-l40s"]
 EVICT = {"overflow": "evict"}
 # Options beside the defaults that are tried; the best of a policy counts.
 TUNED = {
@@ -64,6 +80,7 @@ TUNED = {
                 {"barrier": "none", "cpu_attention": "overlapped", "placement": "exact", "solve": "lp"},
                 {"barrier": "none", "cpu_attention": "overlapped", "cache_gpu": "100", "cache_cpu": "0", "hidden_gpu": "100",
                  "hidden_cpu": "0"}],
+    "moe-infinity": [{"prefetch": "true"}],
 }
 OURS, REFERENCES = "foresight", ("ideal", "bound")
 FAR = 0.85  # of the bound: below it the report says why
@@ -276,6 +293,7 @@ def main():
     parser.add_argument("--machines", default="", help="only these, with commas between them")
     parser.add_argument("--shard", default="0/1", help="i/n: only this part of the pairs, beside other parts")
     parser.add_argument("--generation", action="store_true", help="blocks of requests for text, not training steps")
+    parser.add_argument("--experts", action="store_true", help="the same of models with experts")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="so many pairs drawn at random, not the grid")
     parser.add_argument("--seed", default="0", help="of --random, hexadecimal")
     parser.add_argument("--best", action="store_true", help="add the best schedule found to rows far from the bound")
@@ -283,7 +301,11 @@ def main():
     arguments = parser.parse_args()
     listed = [policy["name"] for policy in json.loads(run(arguments.tencache, "policies", "--json").stdout)]
     policies = [name for name in listed if name != OURS and name not in REFERENCES]
-    grid = (GENERATIONS, GENERATION_MACHINES, GENERATION_FRACTIONS) if arguments.generation else (MODELS, MACHINES, FRACTIONS)
+    grid = (MODELS, MACHINES, FRACTIONS)
+    if arguments.generation:
+        grid = (GENERATIONS, GENERATION_MACHINES, GENERATION_FRACTIONS)
+    if arguments.experts:
+        grid = (MIXTURES, MIXTURE_MACHINES, GENERATION_FRACTIONS)
     models, drawn = random_pairs(arguments) if arguments.random else (grid[0], None)
     traces = make_traces(arguments, models)
     rows = read_rows(arguments.rows)

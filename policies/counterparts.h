@@ -24,6 +24,7 @@ enum class RunsWith : std::uint8_t {
   flexgen,
   llama_cpp,
   vllm,
+  ktransformers,
   bitsandbytes,
   tencache_run,
   artifact,
@@ -32,8 +33,8 @@ enum class RunsWith : std::uint8_t {
 };
 template <>
 inline constexpr auto enum_texts<RunsWith> =
-    std::to_array<std::string_view>({"DeepSpeed", "FSDP", "Accelerate", "FlexGen", "llama.cpp", "vLLM", "bitsandbytes",
-                                     "tencache run", "research artifact", "oracle", "nothing"});
+    std::to_array<std::string_view>({"DeepSpeed", "FSDP", "Accelerate", "FlexGen", "llama.cpp", "vLLM", "KTransformers",
+                                     "bitsandbytes", "tencache run", "research artifact", "oracle", "nothing"});
 constexpr bool can_be_run(RunsWith system) { return system < RunsWith::artifact; }
 
 // Elements of a model as FSDP wraps it, whole: the parts of all ranks together.
@@ -84,6 +85,7 @@ struct Counterparts {
   bool flexgen = false;         // arguments of FlexGen
   bool llama_cpp = false;       // arguments of llama.cpp
   bool vllm = false;            // arguments of vLLM
+  bool ktransformers = false;   // KTransformers, which computes experts on the CPU
   bool bitsandbytes = false;    // its paged optimizers
   bool artifact = false;        // code that the authors published with the paper
   bool oracle = false;          // what no memory allows
@@ -108,6 +110,7 @@ constexpr RunsWith runs_with(const Counterparts& of, const StepNeeds& step = {})
     if (of.flexgen) return RunsWith::flexgen;
     if (of.llama_cpp) return RunsWith::llama_cpp;
     if (of.vllm) return RunsWith::vllm;
+    if (of.ktransformers) return RunsWith::ktransformers;
   }
   if (!step.placed) return RunsWith::tencache_run;
   return of.artifact ? RunsWith::artifact : RunsWith::nothing;

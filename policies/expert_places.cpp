@@ -449,9 +449,21 @@ std::unique_ptr<DecidedPlaces> Ktransformers::place_decided(const Trace& trace, 
 
 }  // namespace
 
-TENCACHE_POLICY({"fiddler", "some experts stay on the GPU; of the others each is copied there or computed by the CPU",
-                 "Fiddler (Kamahori et al. 2024) and its released code", make_policy_of<Fiddler>, 190},
-                {"ktransformers", "routed experts are computed by the CPU, but for a share that lies on the GPU",
-                 "KTransformers", make_policy_of<Ktransformers>, 191})
+TENCACHE_POLICY({"fiddler",
+                 "some experts stay on the GPU; of the others each is copied there or computed by the CPU",
+                 "Fiddler (Kamahori et al. 2024) and its released code",
+                 make_policy_of<Fiddler>,
+                 190,
+                 nullptr,
+                 nullptr,
+                 {.artifact = true}},
+                {"ktransformers",
+                 "routed experts are computed by the CPU, but for a share that lies on the GPU",
+                 "KTransformers",
+                 make_policy_of<Ktransformers>,
+                 191,
+                 nullptr,
+                 nullptr,
+                 {.ktransformers = true}})
 
 }  // namespace tencache

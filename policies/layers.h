@@ -21,7 +21,7 @@ struct Layers {
   struct Layer {
     // Ids of the program; each once, in order of first use; at a gate, all the experts that it chooses among.
     std::vector<TensorId> parameters;
-    std::vector<TensorId> gradients;   // that it writes
+    std::vector<TensorId> gradients;  // that it writes
   };
   std::vector<Layer> list;           // in program order
   std::vector<std::uint32_t> of_op;  // index into `list`

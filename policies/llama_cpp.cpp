@@ -19,9 +19,11 @@
 // (--order row) is what llama.cpp runs.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "core/reveal.h"
 #include "policies/block_slots.h"
 #include "policies/common_options.h"
 #include "policies/moving_unit.h"
@@ -45,7 +47,7 @@ bool is_weight(const Trace& trace, TensorId tensor) { return tencache::is_weight
 class Model {
  public:
   explicit Model(const Trace& trace)
-      : trace_(trace), slots_(trace, Schedule(trace)), parts_(trace.tensors.size(), Part::rest) {
+      : trace_(trace), slots_(trace, Schedule(trace)), experts_(trace), parts_(trace.tensors.size(), Part::rest) {
     for (std::size_t layer = 0; layer < slots_.layers.size(); ++layer) {
       const bool has_attention = slots_.layers[layer].attention_end < slots_.layers[layer].weights.size();
       place_.push_back(has_attention ? static_cast<std::int64_t>(count_++) : before_or_after(count_));
@@ -65,6 +67,14 @@ class Model {
   // Of a layer's weights: what --n-cpu-moe and --n-cpu-ffn are about, and the rest.
   enum class Part : std::uint8_t { rest, expert, feed_forward };
   Part part(TensorId tensor) const { return parts_[tensor]; }
+
+  // All weights that the op chooses among if it is a gate.
+  template <typename Visit>
+  void visit_experts(OpIndex op, Visit visit) const {
+    for (std::size_t i = 0; i < experts_.count(op); ++i) {
+      for (const TensorId tensor : experts_.weights(op, i)) visit(tensor);
+    }
+  }
 
   bool on_gpu(std::int64_t layer, Part part, const Split& split) const {
     if (layer == embedding) return false;
@@ -88,6 +98,7 @@ class Model {
 
   const Trace& trace_;
   BlockSlots slots_;
+  const Experts experts_;
   std::vector<std::int64_t> place_;  // by layer of the slots
   std::size_t count_ = 0;
   std::vector<Part> parts_;  // by tensor
@@ -197,7 +208,11 @@ class LlamaCpp final : public Policy {
     for (const Op& op : trace.ops) devices.push_back(op.device);
     place_ops(trace, model, split, devices);
     misplaced_ = 0;
-    for (OpIndex op = 0; op < trace.ops.size(); ++op) misplaced_ += devices[op] != trace.ops[op].device ? 1 : 0;
+    // Where an op runs that a gate decides is not to be seen.
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      const bool shown = !trace.ops[op].placeable || trace.detail(trace.ops[op]).expert_bytes == 0;
+      misplaced_ += shown && devices[op] != trace.ops[op].device ? 1 : 0;
+    }
   }
 
   // Where each op runs, without regard to what the trace allows.
@@ -212,8 +227,8 @@ class LlamaCpp final : public Policy {
         continue;
       }
       const std::int64_t layer = model.layer_of(index);
-      bool weighted = false, cached = false;
-      Model::Part part = Model::Part::rest;
+      bool weighted = trace.detail(op).expert_bytes > 0, cached = false;
+      Model::Part part = weighted ? Model::Part::expert : Model::Part::rest;
       for (const TensorId tensor : trace.reads(op)) {
         weighted |= is_weight(trace, tensor);
         part = std::max(part, model.part(tensor));
@@ -264,6 +279,7 @@ class LlamaCpp final : public Policy {
       };
       for (const TensorId tensor : trace.reads(trace.ops[index])) visit(tensor);
       for (const TensorId tensor : trace.writes(trace.ops[index])) visit(tensor);
+      model.visit_experts(index, visit);
     }
     return homes;
   }
@@ -283,7 +299,13 @@ class LlamaCpp final : public Policy {
     for (OpIndex index = 0; index < trace.ops.size(); ++index) {
       if (devices[index] == Device::cpu) continue;
       const std::int64_t layer = model.layer_of(index);
-      Bytes of_op = 0;
+      const bool experts_there = model.on_gpu(layer, Model::Part::expert, split);
+      Bytes of_op = experts_there ? 0 : trace.detail(trace.ops[index]).expert_bytes;
+      if (experts_there) {
+        model.visit_experts(index, [&](TensorId tensor) {
+          if (std::exchange(stays[tensor], 1) == 0) fixed += trace.tensors[tensor].bytes;
+        });
+      }
       const auto visit = [&](TensorId tensor) {
         const Tensor& known = trace.tensors[tensor];
         if (known.persistent && is_weight(trace, tensor)) {

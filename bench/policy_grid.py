@@ -50,17 +50,17 @@ GENERATION_MACHINES = ["flexgen-t4", "g6e.xlarge", "NC24ads_A100_v4", "gpu_1x_gh
 GENERATION_FRACTIONS = [0.3, 0.7]
 # With --experts: the same of models with experts.
 MIXTURES = [
-    ("mixtral-8x7b 1x1", "--model mixtral-8x7b --prompt 128 --new-tokens 24 --block 1x1 --gpu a10g"),
-    ("mixtral-8x7b 4x1", "--model mixtral-8x7b --prompt 128 --new-tokens 24 --block 4x1 --gpu a10g"),
+    ("mixtral-8x7b 1x1", "--model mixtral-8x7b --prompt 128 --new-tokens 12 --block 1x1 --gpu a10g"),
+    ("mixtral-8x7b 4x1", "--model mixtral-8x7b --prompt 128 --new-tokens 12 --block 4x1 --gpu a10g"),
     ("mixtral-8x7b 16x2", "--model mixtral-8x7b --prompt 128 --new-tokens 8 --block 16x2 --order zigzag --gpu a10g"),
-    ("mixtral-8x7b 1x1, repeating", "--model mixtral-8x7b --prompt 128 --new-tokens 24 --block 1x1 --gpu a10g "
+    ("mixtral-8x7b 1x1, repeating", "--model mixtral-8x7b --prompt 128 --new-tokens 12 --block 1x1 --gpu a10g "
      "--routing-repeat 0.5"),
-    ("qwen3-30b-a3b 1x1", "--model qwen3-30b-a3b --prompt 128 --new-tokens 16 --block 1x1 --gpu a10g"),
-    ("qwen3-30b-a3b 1x1, steep", "--model qwen3-30b-a3b --prompt 128 --new-tokens 16 --block 1x1 --gpu a10g "
+    ("qwen3-30b-a3b 1x1", "--model qwen3-30b-a3b --prompt 128 --new-tokens 12 --block 1x1 --gpu a10g"),
+    ("qwen3-30b-a3b 1x1, steep", "--model qwen3-30b-a3b --prompt 128 --new-tokens 12 --block 1x1 --gpu a10g "
      "--routing-popularity 0.8"),
     ("qwen3-30b-a3b 8x1", "--model qwen3-30b-a3b --prompt 64 --new-tokens 8 --block 8x1 --gpu a10g"),
-    ("gpt-oss-120b 1x1", "--model gpt-oss-120b --prompt 128 --new-tokens 16 --block 1x1 --gpu a10g"),
-    ("deepseek-v2-lite 1x1", "--model deepseek-v2-lite --prompt 128 --new-tokens 24 --block 1x1 --gpu a10g"),
+    ("gpt-oss-120b 1x1", "--model gpt-oss-120b --prompt 128 --new-tokens 12 --block 1x1 --gpu a10g"),
+    ("deepseek-v2-lite 1x1", "--model deepseek-v2-lite --prompt 128 --new-tokens 12 --block 1x1 --gpu a10g"),
 ]
 MIXTURE_MACHINES = ["NV36ads_A10_v5", "10cache-l40s"]
 EVICT = {"overflow": "evict"}

@@ -1,0 +1,131 @@
+// Policies for experts on a layer whose choices are written down; what they fetch, and where ops run, is worked out by
+// the rules at the head of their files.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "policies/registry.h"
+#include "sim/simulate.h"
+#include "tests/small_cases.h"
+#include "traces/transform/lower.h"
+
+namespace tencache {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// A layer of three experts, each a weight of 10 bytes that one op of 10 ns reads; x of 2 bytes. A gate of 10 ns for each
+// list of experts that it chooses, the first `prompts` gates in the prompt's phase.
+struct Layer {
+  explicit Layer(std::vector<std::vector<std::size_t>> choices, std::size_t prompts = 0, Nanoseconds on_cpu_ns = 0) {
+    const TensorId x = trace.add_tensor("x", 2, Role::activation, false);
+    for (const char* name : {"mlp.experts.0.w", "mlp.experts.1.w", "mlp.experts.2.w"}) {
+      trace.add_tensor(name, 10, Role::expert, true);
+    }
+    for (std::size_t step = 0; step < choices.size(); ++step) {
+      const Phase phase = step < prompts ? Phase::prefill : Phase::decode;
+      const OpIndex gate = trace.add_op(make_op(trace, "gate", "mlp", phase, 10), {}, std::vector{x});
+      for (const std::size_t expert : choices[step]) {
+        Op op = make_op(trace, "expert", "mlp.experts." + std::to_string(expert), phase, 10);
+        op.placeable = true;
+        op.flops = 1;
+        op.detail = trace.add_detail({.revealed_by = gate, .cpu_duration_ns = on_cpu_ns});
+        trace.add_op(op, std::vector{x, static_cast<TensorId>(1 + expert)}, std::vector{x});
+      }
+    }
+    trace.validate();
+  }
+  Trace trace;
+};
+
+// Bytes that come to the GPU in an iteration, in the end; room for x and two experts.
+Bytes fetched(const std::string& policy, const Settings& settings, const Trace& trace) {
+  const MachineSpec machine = small_machine(22);
+  const MadePolicy made = make_policy(policy, settings);
+  const RunResult result = simulate(lower(trace, *made.policy, machine), machine, *made.policy,
+                                    {.max_iterations = 10, .until_steady = false});
+  EXPECT_TRUE(result.fits) << result.misfit;
+  return result.window.links[0].bytes / result.period;
+}
+
+// 0 and 1 are there at the start of an iteration: 2 takes 0's place, 0 takes 2's.
+TEST(ExpertLru, TheOneUsedLongestAgoLeaves) {
+  EXPECT_EQ(fetched("expert-lru", {}, Layer({{0}, {1}, {2}, {1}, {0}}).trace), 20u);
+  // In turn: none is ever there.
+  EXPECT_EQ(fetched("expert-lru", {}, Layer({{0}, {1}, {2}}).trace), 30u);
+}
+
+// Chosen 3, 2 and 1 times an iteration: 2 takes the place of 1, and 1 the place of 2, which has fewer.
+TEST(MoeInfinity, TheOneChosenLeastLeaves) {
+  EXPECT_EQ(fetched("moe-infinity", {}, Layer({{0}, {1}, {0}, {2}, {1}, {0}}).trace), 20u);
+  // As often as each other: in turn.
+  EXPECT_EQ(fetched("moe-infinity", {}, Layer({{0}, {1}, {2}}).trace), 30u);
+}
+
+// foresight keeps 0, which is chosen most, and one of the others; belady as an oracle does, too.
+TEST(ForesightExperts, KeepsWhatIsChosenMost) {
+  const Trace trace = Layer({{0}, {1}, {0}, {2}, {0}, {1}, {0}, {2}}).trace;
+  EXPECT_EQ(fetched("foresight", {{"chunk", "whole"}}, trace), 40u);
+  EXPECT_EQ(fetched("belady", {{"oracle", "true"}}, trace), 40u);
+}
+
+std::string devices(const std::string& policy, const Settings& settings, const Trace& trace, Bytes gpu = 1000) {
+  const MachineSpec machine = small_machine(gpu);
+  const MadePolicy made = make_policy(policy, settings);
+  const Program program = lower(trace, *made.policy, machine);
+  std::string result;
+  for (const Op& op : program.trace.ops) result += op.device == Device::cpu ? 'c' : 'g';
+  EXPECT_TRUE(simulate(program, machine, *made.policy, {.max_iterations = 3}).fits);
+  return result;
+}
+
+// Expert 0 is on the GPU. A copy and the op take 20 ns, the CPU 15 or 25.
+TEST(Fiddler, CopiesOrComputes) {
+  const std::vector<std::vector<std::size_t>> choices = {{0, 1}, {1, 2}};
+  EXPECT_EQ(devices("fiddler", {{"resident", "1"}}, Layer(choices, 0, 15).trace), "ggcgcc");
+  EXPECT_EQ(devices("fiddler", {{"resident", "1"}}, Layer(choices, 0, 25).trace), "gggggg");
+  // Of two that are missing: one each, 25 and 20 ns at the same time, is over before 40 or 50.
+  EXPECT_EQ(devices("fiddler", {{"resident", "1"}, {"objective", "max"}}, Layer(choices, 0, 25).trace), "ggggcg");
+  // By default as many as fit beside x and a buffer: 2 + 10 + 10 of 22.
+  EXPECT_EQ(devices("fiddler", {}, Layer(choices, 0, 15).trace, 22), "ggcgcc");
+  EXPECT_EQ(devices("fiddler", {}, Layer(choices, 0, 15).trace, 42), "gggggg");
+}
+
+TEST(Ktransformers, PlacesAShare) {
+  const std::vector<std::vector<std::size_t>> choices = {{0, 1, 2}, {2}, {0}, {2}};
+  EXPECT_EQ(devices("ktransformers", {}, Layer(choices, 2, 15).trace), "gcccgcgcgc");
+  EXPECT_EQ(devices("ktransformers", {{"gpu_experts", "0.34"}}, Layer(choices, 2, 15).trace), "ggccgcgggc");
+  EXPECT_EQ(devices("ktransformers", {{"gpu_experts", "1"}}, Layer(choices, 2, 15).trace), "gggggggggg");
+  // The prompt chose 2 twice: from the first new token on it is there in place of 0.
+  EXPECT_EQ(devices("ktransformers", {{"gpu_experts", "0.34"}, {"placement", "dynamic"}}, Layer(choices, 2, 15).trace),
+            "ggccgcgcgg");
+  const std::string drawn =
+      devices("ktransformers", {{"gpu_experts", "0.34"}, {"placement", "random"}}, Layer({{0}, {1}, {2}}, 0, 15).trace);
+  EXPECT_EQ(std::ranges::count(drawn, 'c'), 2);
+}
+
+TEST(Ktransformers, AShareIsAtMostOne) {
+  try {
+    make_policy("ktransformers", {{"gpu_experts", "30"}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(std::string(error.what()), HasSubstr("gpu_experts is a share, at most 1"));
+  }
+}
+
+// Programs without gates run, too.
+TEST(ExpertPolicies, RunWithoutExperts) {
+  for (const std::string policy : {"expert-lru", "moe-infinity", "fiddler", "ktransformers"}) {
+    const MachineSpec machine = small_machine(100);
+    const MadePolicy made = make_policy(policy);
+    EXPECT_TRUE(simulate(lower(five_layers(10, 20), *made.policy, machine), machine, *made.policy).fits) << policy;
+  }
+}
+
+}  // namespace
+}  // namespace tencache

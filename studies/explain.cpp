@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/recompute.h"
 #include "policies/layers.h"
+#include "policies/planning/choose_levels.h"
 #include "policies/registry.h"
 #include "studies/machine_parameter.h"
 #include "studies/parallel.h"
@@ -158,15 +159,6 @@ std::optional<ExplainedRecomputation> recomputation_in(const Timeline& timeline,
   }
   std::ranges::stable_sort(found.layers, std::ranges::greater(), &RecomputedLayer::seconds);
   return found;
-}
-
-// All choices at the level, as far as they offer it.
-std::vector<RecomputeLevel> all_at(const Trace& trace, RecomputeLevel level) {
-  std::vector<RecomputeLevel> levels;
-  for (const RecomputeChoice& choice : trace.choices) {
-    levels.push_back(choice.offers(level) ? level : RecomputeLevel::keep);
-  }
-  return levels;
 }
 
 // Of each rank, in order; those that no op uses are the first's.

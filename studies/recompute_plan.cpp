@@ -97,13 +97,7 @@ RecomputePlan choose_plan(const Workload& workload, const std::string& policy,
       return PlannedRun{.reason = error.what()};
     }
   };
-  const auto at = [&](RecomputeLevel level) {
-    std::vector<RecomputeLevel> levels(trace.choices.size());
-    std::ranges::transform(trace.choices, levels.begin(), [&](const RecomputeChoice& choice) {
-      return choice.offers(level) ? level : RecomputeLevel::keep;
-    });
-    return run(with_levels(trace, levels));
-  };
+  const auto at = [&](RecomputeLevel level) { return run(with_levels(trace, all_at(trace, level))); };
   const auto takes = [&](const Trace& program, Nanoseconds) {
     const PlannedRun found = run(program);
     return ProgramRun{.iteration_ns = found.fits ? static_cast<Nanoseconds>(found.seconds * 1e9) : longest_clock_ns,

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "policies/knobs.h"
 #include "tests/cli_fixture.h"
+#include "traces/file/file_io.h"
 #include "traces/transform/edits.h"
 
 namespace tencache {
@@ -596,7 +597,7 @@ TEST_F(TuneCommand, PlansWhatToRecompute) {
   EXPECT_EQ(result["best"]["fits"], false);
   EXPECT_FALSE(result["workloads"][0].contains("recompute"));  // of settings that fit
   EXPECT_TRUE(std::filesystem::exists(path("plan.json")));
-  write("result.json", again.out);
+  write_file(path("result.json"), again.out);
   std::filesystem::remove(path("plan.json"));
   const Answer repeated = run({"reproduce", "result.json"});
   EXPECT_EQ(repeated.code, 0) << repeated.out << repeated.err;

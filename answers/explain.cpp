@@ -189,6 +189,62 @@ DocumentTable changes_table(const ExplainAnswer& answer) {
   return table;
 }
 
+// What recomputation takes, and what other levels would.
+void add_recomputation(Document& document, const ExplainAnswer& answer) {
+  const ExplainedRecomputation& recomputation = *answer.recomputation;
+  document.add_text(
+      fmt::format("\nrecomputation takes {} of compute and gaps\n", signed_seconds(recomputation.seconds)));
+  const auto parts = [](const TimeParts& run) -> std::vector<Cell> {
+    if (!run.fits) return {"", "", ""};
+    return {difference_cell(run.iteration_seconds), difference_cell(run.busy_seconds()),
+            difference_cell(run.stalled_seconds())};
+  };
+  const auto add = [&parts](DocumentTable& table, Cell what, const TimeParts& run, std::vector<Cell> more) {
+    std::vector<Cell> row = {std::move(what)};
+    std::ranges::move(parts(run), std::back_inserter(row));
+    std::ranges::move(more, std::back_inserter(row));
+    table.add(std::move(row));
+    if (run.fits) return;
+    table.rows.back().instead = "does not fit: " + run.reason.value_or("");
+    table.rows.back().line_width = 100;
+  };
+  if (!recomputation.others.empty()) {
+    DocumentTable table{"recomputation.others",
+                        "What is recomputed",
+                        {"recomputed", "iteration", "compute and gaps", "stalls", "the choice gains"}};
+    add(table, "as chosen", answer.run, {""});
+    for (const OtherRecomputation& other : recomputation.others) {
+      const bool nothing = other.level == RecomputeLevel::keep;
+      add(table, nothing ? "nothing" : "every layer", other.then,
+          {other.then.fits ? difference_cell(other.gained_seconds) : Cell("")});
+    }
+    document.blocks.emplace_back(std::move(table));
+    document.add_text("\n");
+  }
+  if (recomputation.layers.empty()) return;
+  if (answer.all_recomputed > recomputation.layers.size()) {
+    document.add_text(
+        fmt::format("{} of {} layers that are recomputed:\n", recomputation.layers.size(), answer.all_recomputed));
+  }
+  DocumentTable table{"recomputation.layers",
+                      "Layers that are recomputed",
+                      {"layer", "recomputes", "iteration if kept", "compute and gaps", "stalls", "gained"}};
+  for (const RecomputedLayer& layer : recomputation.layers) {
+    if (!layer.kept) {
+      table.add({name_cell(layer.layer), difference_cell(layer.seconds)});
+      continue;
+    }
+    std::vector<Cell> row = {name_cell(layer.layer), difference_cell(layer.seconds)};
+    std::ranges::move(parts(*layer.kept), std::back_inserter(row));
+    row.push_back(layer.kept->fits ? difference_cell(layer.gained_seconds) : Cell(""));
+    table.add(std::move(row));
+    if (layer.kept->fits) continue;
+    table.rows.back().instead = "kept, it does not fit: " + layer.kept->reason.value_or("");
+    table.rows.back().line_width = 100;
+  }
+  document.blocks.emplace_back(std::move(table));
+}
+
 // ---- The picture ----------------------------------------------------------------------------------------------------
 
 Ink stall_ink(StallCause cause, bool pale = false) { return {Ink::Kind::stall, static_cast<std::size_t>(cause), pale}; }
@@ -246,6 +302,16 @@ BarChart chart_of(const ExplainAnswer& answer) {
                                    seconds_text(step.iteration_seconds)));
     joint = "and ";
   }
+  if (answer.recomputation && !answer.recomputation->others.empty()) {
+    const auto add = [&chart](const char* what, const TimeParts& run) {
+      chart.bars.push_back(plain_bar("an iteration, by what is recomputed", what, run.fits ? run.iteration_seconds : 0,
+                                     run.fits ? seconds_text(run.iteration_seconds) : "does not fit"));
+    };
+    add("as chosen", answer.run);
+    for (const OtherRecomputation& other : answer.recomputation->others) {
+      add(other.level == RecomputeLevel::keep ? "nothing" : "every layer", other.then);
+    }
+  }
   return chart;
 }
 
@@ -290,6 +356,7 @@ ExplainAnswer explain_answer(const Workload& workload, Explanation explanation, 
   answer.all_ops = keep_first(answer.ops, top);
   answer.all_layers = keep_first(answer.layers, top);
   answer.all_tensors = keep_first(answer.tensors, top);
+  if (answer.recomputation) answer.all_recomputed = keep_first(answer.recomputation->layers, top);
   answer.notes = notes_of(workload);
   if (!outcome.levels.empty()) {  // what was chosen, and why
     answer.notes.insert(answer.notes.end(), outcome.program.changes.begin(), outcome.program.changes.end());
@@ -347,6 +414,7 @@ Document document_of(const ExplainAnswer& answer) {
     document.add_text(remainder_text(answer));
     add_costly(document, answer);
   }
+  if (answer.recomputation) add_recomputation(document, answer);
   document.add_text("\n");
   document.blocks.emplace_back(changes_table(answer));
   for (const std::string& note : answer.notes) document.add_text(note + "\n");

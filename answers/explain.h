@@ -27,6 +27,10 @@ TENCACHE_ANSWER(CostlyLayer, layer, seconds, stall_seconds)
 TENCACHE_ANSWER(CostlyTensor, tensor, name, role, bytes, gained_without_seconds, seconds, stall_seconds)
 TENCACHE_ANSWER(ExplainedChange, change, kind, name, value, unit, fits, iteration_seconds, gained_seconds)
 
+TENCACHE_ANSWER(RecomputedLayer, layer, seconds, gained_seconds, kept)
+TENCACHE_ANSWER(OtherRecomputation, level, gained_seconds, then)
+TENCACHE_ANSWER(ExplainedRecomputation, seconds, layers, others)
+
 struct ExplainAnswer : Explanation {
   std::string policy, machine, trace;
   bool fits = true;
@@ -45,10 +49,11 @@ struct ExplainAnswer : Explanation {
   std::string title;                                         // "gpt2, batch 8 on g10-a100 under lru"
   double run_bound_seconds = 0;                              // of a run that does not become steady, another
   std::size_t all_ops = 0, all_layers = 0, all_tensors = 0;  // that wait; the lists have the first of them
+  std::size_t all_recomputed = 0;                            // layers
 };
 TENCACHE_ANSWER(ExplainAnswer, policy, machine, trace, fits, reason, run, ideal_seconds, bound_seconds, bound_term,
                 bound_choice_seconds, binding, causes, in_turn, ops, layers, tensors, stalls_of_no_tensor_seconds,
-                changes, simulations, notes, rescaled, gpu_time, manifest, timing)
+                changes, recomputation, simulations, notes, rescaled, gpu_time, manifest, timing)
 
 // With so many ops, layers and tensors.
 ExplainAnswer explain_answer(const Workload& workload, Explanation explanation, const References& references,

@@ -420,7 +420,8 @@ std::vector<std::string> assumptions(const Workload& workload) {
   return assumed;
 }
 
-FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts, const std::optional<Bound>& bound) {
+FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts, const Bound& bound,
+                     std::optional<double> recorded_seconds) {
   const Workload& workload = *request.workload;
   const Staging& staging = workload.machine.staging;
   FitAnswer answer;
@@ -455,15 +456,18 @@ FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts
   }
   answer.title = fmt::format("{} on {}", trace_title(workload), machine_title(workload));
   answer.searched = request.searched;
-  if (!bound) return answer;
-  answer.bound_seconds = bound->seconds;
-  answer.bound_term = bound->term;
-  const std::string note = storage_bound_note(workload, bound->binding, bound->rank);
+  answer.bound_seconds = recorded_seconds.value_or(bound.seconds);
+  if (recorded_seconds) answer.bound_choice_seconds = bound.seconds;
+  answer.bound_term = bound.term;
+  const std::string note = storage_bound_note(workload, bound.binding, bound.rank);
   if (!note.empty()) answer.notes.push_back(note);
-  if (!answer.fits || bound->seconds <= 0) return answer;
+  if (!answer.fits || bound.seconds <= 0) return answer;
+  const std::string recorded =
+      recorded_seconds ? fmt::format(", whatever it recomputes (as recorded {})", format_seconds(*recorded_seconds))
+                       : "";
   answer.remarks +=
-      fmt::format("No policy is faster than {} an iteration, where {} binds: {}.\n", format_seconds(bound->seconds),
-                  bound->term, binding_text(term_answer(workload, bound->binding, bound->rank)));
+      fmt::format("No policy is faster than {} an iteration{}, where {} binds: {}.\n", format_seconds(bound.seconds),
+                  recorded, bound.term, binding_text(term_answer(workload, bound.binding, bound.rank)));
   return answer;
 }
 

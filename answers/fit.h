@@ -99,6 +99,7 @@ struct FitAnswer {
   std::vector<std::string> assumed;
   double bound_seconds = 0;
   std::string bound_term;
+  Absent<double> bound_choice_seconds;  // of a trace with choices of recomputation
   std::vector<std::string> notes;
   std::optional<GpuTimeAnswer> gpu_time;
   std::optional<StagingAnswer> staging;
@@ -115,13 +116,14 @@ struct FitAnswer {
   std::string remarks;             // where DeepSpeed would not fit, and how fast it can be at best
 };
 TENCACHE_ANSWER(FitAnswer, trace, machine, fits, without_offloading, without_offloading_peak_bytes, with, changes,
-                missing_bytes, assumed, bound_seconds, bound_term, notes, gpu_time, staging, demand, policies,
-                training_memory, allocators, largest, manifest)
+                missing_bytes, assumed, bound_seconds, bound_term, bound_choice_seconds, notes, gpu_time, staging,
+                demand, policies, training_memory, allocators, largest, manifest)
 
-// `bound`: none where it was not asked for, as nothing fits.
 // Of the first rank, in three iterations.
 std::vector<FitAllocatorAnswer> allocator_answers(const Workload& workload, const std::vector<std::string>& allocators);
-FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts, const std::optional<Bound>& bound);
+// `recorded_seconds`: recorded_bound_seconds of the trace.
+FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts, const Bound& bound,
+                     std::optional<double> recorded_seconds);
 Document document_of(const FitAnswer& answer);
 
 }  // namespace tencache

@@ -310,12 +310,7 @@ ResultAnswer result_answer(const Workload& workload, const Outcome& outcome, con
   }
   answer.simulated_events = result.simulated_events;
   answer.changes = outcome.program.changes;
-  const std::vector<RecomputeChoice>& choices = workload.trace->choices;
-  for (std::size_t i = 0; i < outcome.levels.size() && i < choices.size(); ++i) {
-    if (i == 0) answer.recompute.emplace();
-    answer.recompute->push_back(
-        {std::string(workload.trace->names[choices[i].module]), choices[i].micro_batch, outcome.levels[i]});
-  }
+  answer.recompute = recomputation_of(*workload.trace, outcome.levels);
   answer.policy_notes = result.policy_notes;
   answer.deepspeed_cpu_memory = deepspeed_cpu_memory(workload, outcome);
   answer.notes = notes_of(workload);
@@ -329,6 +324,16 @@ ResultAnswer result_answer(const Workload& workload, const Outcome& outcome, con
   answer.manifest = manifest_of(workload, outcome.policy, outcome.options);
   answer.timing = {workload.load_seconds, outcome.seconds};
   return answer;
+}
+
+Absent<std::vector<LayerRecomputation>> recomputation_of(const Trace& trace, std::span<const RecomputeLevel> levels) {
+  Absent<std::vector<LayerRecomputation>> choices;
+  for (std::size_t i = 0; i < levels.size() && i < trace.choices.size(); ++i) {
+    if (!choices) choices.emplace();
+    const RecomputeChoice& choice = trace.choices[i];
+    choices->push_back({std::string(trace.names[choice.module]), choice.micro_batch, levels[i]});
+  }
+  return choices;
 }
 
 std::string trace_title(const Workload& workload) {

@@ -1,6 +1,7 @@
 // Results as JSON (the contract of the command line) and as text. What each figure means: docs/results.md.
 #pragma once
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -160,6 +161,8 @@ struct LayerRecomputation {
   RecomputeLevel level = RecomputeLevel::keep;
 };
 TENCACHE_ANSWER(LayerRecomputation, layer, micro_batch, level)
+// Of each choice of the trace; none: it has none.
+Absent<std::vector<LayerRecomputation>> recomputation_of(const Trace& trace, std::span<const RecomputeLevel> levels);
 
 // A result without the tool's own times: the same input gives the same bytes. Where the trace does not fit, the figures
 // of the run are null.

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <filesystem>
 
-#include "answers/result.h"
 #include "configs/load_policy_library.h"
 #include "core/text.h"
 
@@ -188,7 +187,10 @@ std::string head_text(const TuneAnswer& answer) {
 std::string sentence(const TuneAnswer& answer) {
   std::string text = fmt::format("{} candidates of {}, {} simulations.", answer.candidates,
                                  with_unit(answer.combinations, FigureUnit::none), answer.simulations);
-  if (!answer.best.fits) return text + " None fits.";
+  if (!answer.best.fits) {
+    if (!answer.plan || !answer.plan->predicted.plan.fits) return text + " None fits.";
+    return fmt::format("{} None fits as recorded; with the plan of recomputation it does.", text);
+  }
   text += fmt::format(" Best: {}.", settings_text(answer.best.settings));
   if (answer.ties_with_defaults) return text + " A tie with the defaults: there is nothing to gain.";
   if (!std::isfinite(answer.speedup)) return text;
@@ -318,7 +320,8 @@ TuneAnswer tune_answer(const Tuned& tuned) {
   for (std::size_t w = 0; w < tuned.workloads.size(); ++w) {
     const Workload& workload = tuned.workloads[w];
     answer.workloads.push_back({workload.scenario.trace.file, best.median_seconds(w), standard.median_seconds(w),
-                                tuned.ideal_seconds[w], replay_command(tuned, best, w), notes_of(workload),
+                                tuned.ideal_seconds[w], replay_command(tuned, best, w),
+                                recomputation_of(*workload.trace, tuned.levels[w]), notes_of(workload),
                                 gpu_time_answer(workload), trace_title(workload)});
   }
   answer.best = candidate_answer(tuned, best);
@@ -358,7 +361,9 @@ Document document_of(const TuneAnswer& answer) {
   document.add_paragraph(sentence(answer));
   document.add_chart(std::move(chart), most_times_the_best);
   if (!answer.best.fits) {
-    document.add_text("\nNone fits.\n" + ties_and_misfits(answer));
+    const bool plan_fits = answer.plan && answer.plan->predicted.plan.fits;
+    if (answer.plan) add_plan(document, *answer.plan);
+    document.add_text((plan_fits ? "\nWithout the plan none fits.\n" : "\nNone fits.\n") + ties_and_misfits(answer));
     document.add_table(misfits_table(answer));
     return document;
   }
@@ -384,6 +389,7 @@ Document document_of(const TuneAnswer& answer) {
   document.add_table(misfits_table(answer));
   document.add_text(signs_text(answer) + ties_and_misfits(answer));
   for (const TunedWorkloadAnswer& workload : answer.workloads) document.add_text("\n" + workload.replay + "\n");
+  if (answer.plan) add_plan(document, *answer.plan);
   return document;
 }
 

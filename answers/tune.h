@@ -10,6 +10,8 @@
 #include "answers/described.h"
 #include "answers/document.h"
 #include "answers/durations.h"
+#include "answers/recompute_plan.h"
+#include "answers/result.h"
 #include "studies/tune_run.h"
 
 namespace tencache {
@@ -18,12 +20,14 @@ struct TunedWorkloadAnswer {
   std::string trace;
   double iteration_seconds = 0, defaults_seconds = 0, ideal_seconds = 0;  // the best's first
   std::string replay;                                                     // the command that has it
+  Absent<std::vector<LayerRecomputation>> recompute;  // that the policy chooses with the best, if the trace lets it
   std::vector<std::string> notes;
   std::optional<GpuTimeAnswer> gpu_time;
 
   std::string title;  // "gpt2, batch 8"; known only while the command runs
 };
-TENCACHE_ANSWER(TunedWorkloadAnswer, trace, iteration_seconds, defaults_seconds, ideal_seconds, replay, notes, gpu_time)
+TENCACHE_ANSWER(TunedWorkloadAnswer, trace, iteration_seconds, defaults_seconds, ideal_seconds, replay, recompute,
+                notes, gpu_time)
 
 // Of a text generation.
 struct TokensAnswer {
@@ -79,6 +83,7 @@ struct TuneAnswer {
   std::vector<Flatness> flatness;
   std::vector<CandidateAnswer> ties;
   std::vector<MisfitsAnswer> misfits;
+  Absent<RecomputePlan> plan;  // with the best settings; where none fits, with those that were given
   double combinations = 0;
   bool exhaustive = false;
   std::size_t candidates = 0;
@@ -93,8 +98,8 @@ struct TuneAnswer {
   bool spent = false;  // the whole budget
 };
 TENCACHE_ANSWER(TuneAnswer, policy, machine, workloads, best, defaults, start, speedup, ties_with_defaults,
-                pinned_buffer_bytes, knobs, untested, flatness, ties, misfits, combinations, exhaustive, candidates,
-                simulations, manifest, timing)
+                pinned_buffer_bytes, knobs, untested, flatness, ties, misfits, plan, combinations, exhaustive,
+                candidates, simulations, manifest, timing)
 
 TuneAnswer tune_answer(const Tuned& tuned);
 Document document_of(const TuneAnswer& answer);

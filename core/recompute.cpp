@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -221,6 +223,36 @@ void add_choices(Trace& trace, std::span<const LayerPasses> layers, bool early_s
     }
     trace.choices.push_back(std::move(choice));
   }
+}
+
+std::vector<bool> recomputed_ops(const Trace& trace) {
+  std::vector<bool> again(trace.ops.size(), false);
+  std::set<std::tuple<NameId, NameId, NameId>> made;  // op, module, result
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    const Op& op = trace.ops[index];
+    const bool forward = op.phase == Phase::forward || op.phase == Phase::loss;
+    if (!forward && (op.phase != Phase::backward || made.empty())) continue;
+    for (const TensorId id : trace.writes(op)) {
+      const Tensor& tensor = trace.tensors[id];
+      if (tensor.role != Role::activation || tensor.name == 0) continue;
+      const std::tuple result(op.name, op.module, tensor.name);
+      if (forward) {
+        made.insert(result);
+      } else if (made.contains(result)) {
+        again[index] = true;
+      }
+    }
+  }
+  std::vector<bool> read_again(trace.tensors.size(), false);  // by the next op that uses it
+  for (OpIndex index = static_cast<OpIndex>(trace.ops.size()); index-- > 0;) {
+    const Op& op = trace.ops[index];
+    const auto serves = [&](TensorId id) { return trace.tensors[id].role == Role::workspace && read_again[id]; };
+    const std::span<const TensorId> writes = trace.writes(op);
+    if (op.phase == Phase::backward && !writes.empty() && std::ranges::all_of(writes, serves)) again[index] = true;
+    for (const TensorId id : writes) read_again[id] = false;
+    for (const TensorId id : trace.reads(op)) read_again[id] = again[index];
+  }
+  return again;
 }
 
 std::string why_no_choices(const Trace& trace) {

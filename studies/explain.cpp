@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <mutex>
+#include <tuple>
+#include <utility>
 
 #include "core/check.h"
 #include "core/error.h"
+#include "core/recompute.h"
 #include "policies/layers.h"
+#include "policies/planning/choose_levels.h"
 #include "policies/registry.h"
 #include "studies/machine_parameter.h"
 #include "studies/parallel.h"
@@ -39,14 +43,18 @@ void sort_by_stall(std::vector<Costly>& list) {
 
 // ---- Ops, layers and tensors, from the timeline of the window -----------------------------------------------------
 
+// Of the steady period.
+std::pair<Nanoseconds, Nanoseconds> window_of(const RunResult& result) {
+  Nanoseconds begin = 0;
+  for (std::size_t i = 0; i + result.period < result.iteration_ns.size(); ++i) begin += result.iteration_ns[i];
+  return {begin, begin + result.window.time_ns};
+}
+
 class Breakdown {
  public:
   Breakdown(const Timeline& timeline, const RunResult& result, const Program& program, const MachineSpec& machine)
       : trace_(program.trace), machine_(machine), period_(static_cast<double>(result.period)) {
-    Nanoseconds begin = 0;
-    for (std::size_t i = 0; i + result.period < result.iteration_ns.size(); ++i) begin += result.iteration_ns[i];
-    begin_ = begin;
-    end_ = begin + result.window.time_ns;
+    std::tie(begin_, end_) = window_of(result);
     op_stalls_.resize(trace_.ops.size());
     tensor_stalls_.resize(trace_.tensors.size());
     // Transfers by cause in order of their end, as the timeline has them.
@@ -112,6 +120,47 @@ class Breakdown {
   double without_tensor_ = 0;
 };
 
+// ---- Recomputation ------------------------------------------------------------------------------------------------
+
+// The layer of the trace's choices that the module is in; else its own.
+std::string layer_with_choice(const Trace& trace, std::string_view module) {
+  for (const RecomputeChoice& choice : trace.choices) {
+    const std::string_view layer = trace.names[choice.module];
+    if (module.starts_with(layer) && (module.size() == layer.size() || module[layer.size()] == '.')) {
+      return std::string(layer);
+    }
+  }
+  return std::string(layer_of_module(module));
+}
+
+// `trace`: with its choices, if it has any; of the program ran `timeline`.
+std::optional<ExplainedRecomputation> recomputation_in(const Timeline& timeline, const Outcome& outcome,
+                                                       const Trace& trace) {
+  const Trace& program = outcome.program.trace;
+  const std::vector<bool> again = recomputed_ops(program);
+  if (trace.choices.empty() && std::ranges::find(again, true) == again.end()) return std::nullopt;
+  std::vector<double> seconds(program.ops.size());
+  const auto [begin, end] = window_of(outcome.result);
+  for (const Span& span : timeline.spans) {
+    const bool runs = span.lane == 0 && (span.kind == SpanKind::op || span.kind == SpanKind::gap);
+    if (!runs || span.op >= again.size() || !again[span.op] || span.start_ns < begin || span.end_ns > end) continue;
+    seconds[span.op] += to_seconds(span.end_ns - span.start_ns) / static_cast<double>(outcome.result.period);
+  }
+  std::map<NameId, double> modules;
+  for (OpIndex op = 0; op < program.ops.size(); ++op) {
+    if (again[op]) modules[program.ops[op].module] += seconds[op];
+  }
+  std::map<std::string, double> layers;
+  for (const auto& [module, time] : modules) layers[layer_with_choice(trace, program.names[module])] += time;
+  ExplainedRecomputation found;
+  for (const auto& [layer, time] : layers) {
+    found.seconds += time;
+    found.layers.push_back({.layer = layer, .seconds = time});
+  }
+  std::ranges::stable_sort(found.layers, std::ranges::greater(), &RecomputedLayer::seconds);
+  return found;
+}
+
 // Of each rank, in order; those that no op uses are the first's.
 std::vector<std::vector<TensorId>> tensors_by_rank(const Trace& trace) {
   std::vector<std::uint32_t> rank_of(trace.tensors.size(), 0);
@@ -146,9 +195,9 @@ class Explaining {
     explanation_.run = parts_of(outcome);
     explanation_.simulations = done_ = 1;
     if (!outcome.result.fits) return std::move(explanation_);
-    Breakdown(outcome.rank == 0 ? timeline : others[outcome.rank - 1], outcome.result, outcome.program,
-              request_.machine->of_rank(outcome.rank))
-        .write(explanation_);
+    const Timeline& slowest = outcome.rank == 0 ? timeline : others[outcome.rank - 1];
+    Breakdown(slowest, outcome.result, outcome.program, request_.machine->of_rank(outcome.rank)).write(explanation_);
+    explanation_.recomputation = recomputation_in(slowest, outcome, *request_.trace);
     prepare();
     on_all_cores(tasks_.size(), [&](std::size_t i) { tasks_[i](); });
     finish();
@@ -172,6 +221,7 @@ class Explaining {
     for (ExplainedCause& cause : explanation_.causes) {
       tasks_.emplace_back([this, &cause] { cause.without = simulate_without({cause.cause}); });
     }
+    if (explanation_.recomputation && !request_.trace->choices.empty()) add_levels(*explanation_.recomputation);
     std::size_t confirmed = 0;
     for (CostlyTensor& tensor : explanation_.tensors) {
       if (confirmed == request_.tensors_confirmed) break;
@@ -188,6 +238,33 @@ class Explaining {
       tasks_.emplace_back([this, &change] { simulate_change(change); });
     }
     expected_ += confirmed + explanation_.changes.size();
+  }
+
+  void add_levels(ExplainedRecomputation& recomputation) {
+    const Trace& trace = *request_.trace;
+    const auto add = [&](std::vector<RecomputeLevel> levels, auto put) {
+      ++expected_;
+      tasks_.emplace_back([this, levels = std::move(levels), put] {
+        put(simulate(with_levels(*request_.trace, levels), *request_.machine, request_.policy, request_.settings));
+      });
+    };
+    for (const RecomputeLevel level : {RecomputeLevel::keep, RecomputeLevel::block}) {
+      if (all_at(trace, level) != explanation_.outcome.levels) {
+        recomputation.others.push_back({.level = level, .then = {}});
+      }
+    }
+    for (OtherRecomputation& other : recomputation.others) {
+      add(all_at(trace, other.level), [&other](TimeParts parts) { other.then = std::move(parts); });
+    }
+    for (std::size_t i = 0; i < std::min(recomputation.layers.size(), request_.tensors_confirmed); ++i) {
+      RecomputedLayer& layer = recomputation.layers[i];
+      std::vector<RecomputeLevel> levels = explanation_.outcome.levels;
+      for (std::size_t choice = 0; choice < levels.size(); ++choice) {
+        if (trace.names[trace.choices[choice].module] == layer.layer) levels[choice] = RecomputeLevel::keep;
+      }
+      if (levels == explanation_.outcome.levels) continue;
+      add(std::move(levels), [&layer](TimeParts parts) { layer.kept = std::move(parts); });
+    }
   }
 
   void add_changes() {
@@ -320,6 +397,13 @@ class Explaining {
     for (const ExplainedStep& step : in_turn.steps) in_turn.confirmed_seconds += step.seconds;
     const double last = in_turn.steps.empty() ? run.iteration_seconds : in_turn.steps.back().iteration_seconds;
     in_turn.remainder_seconds = last - run.compute_seconds - run.gap_seconds;
+    if (auto& recomputation = explanation_.recomputation) {
+      const auto beyond_run = [&run](const TimeParts& then) { return then.iteration_seconds - run.iteration_seconds; };
+      for (OtherRecomputation& other : recomputation->others) other.gained_seconds = beyond_run(other.then);
+      for (RecomputedLayer& layer : recomputation->layers) {
+        if (layer.kept) layer.gained_seconds = beyond_run(*layer.kept);
+      }
+    }
     for (CostlyTensor& tensor : explanation_.tensors) {
       if (tensor.without) tensor.gained_without_seconds = run.iteration_seconds - tensor.without->iteration_seconds;
     }

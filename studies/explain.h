@@ -121,6 +121,30 @@ struct ExplainedChange {
   bool is_policy() const { return kind == "policy"; }
 };
 
+// A layer whose results are made again, in one micro-batch or more.
+struct RecomputedLayer {
+  std::string layer;
+  double seconds = 0;  // compute and gaps of what runs again
+  // The run in which the layer's results are kept in all micro-batches, others as chosen. None: not simulated.
+  std::optional<TimeParts> kept = {};
+  double gained_seconds = no_seconds;  // by making them again: that run's time beyond the run's
+};
+
+// The run in which all layers are at the level (as far as they offer it).
+struct OtherRecomputation {
+  RecomputeLevel level = RecomputeLevel::keep;
+  TimeParts then;
+  double gained_seconds = no_seconds;  // by the choice: `then` beyond the run
+};
+
+// What recomputation takes of the run, and what it gains: of each other run, the growth of stalls, less what its compute
+// and gaps are shorter.
+struct ExplainedRecomputation {
+  double seconds = 0;                      // compute and gaps of what runs again
+  std::vector<RecomputedLayer> layers;     // the longest first
+  std::vector<OtherRecomputation> others;  // of a trace with choices: nothing and all, unless that is the choice
+};
+
 struct Explanation {
   Outcome outcome;  // of the run that is explained
   TimeParts run;
@@ -131,6 +155,7 @@ struct Explanation {
   std::vector<CostlyTensor> tensors;
   double stalls_of_no_tensor_seconds = 0;  // that no transfer ended
   std::vector<ExplainedChange> changes;    // twice as much of each figure, then the other policies; the best first
+  std::optional<ExplainedRecomputation> recomputation;  // where something is recomputed, or could be
   std::uint64_t simulations = 0;
 };
 
@@ -141,7 +166,7 @@ struct ExplainRequest {
   std::map<std::string, std::string> settings;
   RunLimits limits;
   std::vector<std::string> other_policies;
-  std::size_t tensors_confirmed = 5;
+  std::size_t tensors_confirmed = 5;                                     // and recomputed layers
   std::function<void(std::size_t done, std::size_t expected)> progress;  // one call at a time
 };
 

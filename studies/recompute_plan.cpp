@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 
@@ -14,8 +13,6 @@
 
 namespace tencache {
 namespace {
-
-using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::uint64_t most_simulations = 100;  // to choose by
 
@@ -55,11 +52,6 @@ std::optional<std::vector<std::size_t>> recomputed_layers(const RecomputePlan& p
   return numbers;
 }
 
-OrderedJson to_json(const PlannedRun& run) {
-  if (!run.misfit.empty()) return {{"fits", false}, {"reason", run.misfit}};
-  return {{"fits", true}, {"seconds", run.seconds}, {"gpu_peak_bytes", run.gpu_peak_bytes}};
-}
-
 }  // namespace
 
 std::size_t RecomputePlan::recomputed() const {
@@ -90,42 +82,36 @@ std::string model_sha256(const Trace& trace) {
 
 RecomputePlan choose_plan(const Workload& workload, const std::string& policy,
                           const std::map<std::string, std::string>& settings) {
-  if (workload.trace->choices.empty()) throw Error("--plan: " + why_no_choices(*workload.trace));
+  if (workload.trace->choices.empty()) throw Error("no plan of recomputation: " + why_no_choices(*workload.trace));
   const Trace trace = with_blocks_only(*workload.trace);
   const auto run = [&](const Trace& program) {
     try {
       const Outcome outcome =
           simulate_policy(program, workload.machine, policy, settings, limits_of(workload.scenario.iterations));
-      if (!outcome.result.fits) return PlannedRun{.misfit = outcome.result.misfit};
-      return PlannedRun{
-          .misfit = {}, .seconds = outcome.result.iteration_seconds(), .gpu_peak_bytes = outcome.result.peak_bytes[0]};
+      if (!outcome.result.fits) return PlannedRun{.reason = outcome.result.misfit};
+      return PlannedRun{.fits = true,
+                        .reason = {},
+                        .seconds = outcome.result.iteration_seconds(),
+                        .gpu_peak_bytes = outcome.result.peak_bytes[0]};
     } catch (const Error& error) {
-      return PlannedRun{.misfit = error.what()};
+      return PlannedRun{.reason = error.what()};
     }
   };
-  const auto at = [&](RecomputeLevel level) {
-    std::vector<RecomputeLevel> levels(trace.choices.size());
-    std::ranges::transform(trace.choices, levels.begin(), [&](const RecomputeChoice& choice) {
-      return choice.offers(level) ? level : RecomputeLevel::keep;
-    });
-    return run(with_levels(trace, levels));
-  };
+  const auto at = [&](RecomputeLevel level) { return run(with_levels(trace, all_at(trace, level))); };
   const auto takes = [&](const Trace& program, Nanoseconds) {
     const PlannedRun found = run(program);
-    return ProgramRun{
-        .iteration_ns = found.misfit.empty() ? static_cast<Nanoseconds>(found.seconds * 1e9) : longest_clock_ns,
-        .work = 1};
+    return ProgramRun{.iteration_ns = found.fits ? static_cast<Nanoseconds>(found.seconds * 1e9) : longest_clock_ns,
+                      .work = 1};
   };
   const ChosenLevels chosen = choose_levels(trace, takes, most_simulations);
   RecomputePlan plan{.model = trace.header.model,
                      .model_sha256 = model_sha256(trace),
                      .policy = policy,
                      .machine = machine_title(workload),
-                     .micro_batches = 1,
-                     .layers = {},
-                     .plan = run(with_levels(trace, chosen.levels)),
-                     .keep = at(RecomputeLevel::keep),
-                     .block = at(RecomputeLevel::block)};
+                     .predicted = {.plan = run(with_levels(trace, chosen.levels)),
+                                   .keep = at(RecomputeLevel::keep),
+                                   .block = at(RecomputeLevel::block)},
+                     .layers = {}};
   std::vector<std::size_t> order(trace.choices.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, {}, [&](std::size_t i) { return trace.choices[i].again.back(); });
@@ -135,27 +121,6 @@ RecomputePlan choose_plan(const Workload& workload, const std::string& policy,
     plan.layers.push_back({std::string(trace.names[choice.module]), choice.micro_batch, chosen.levels[i]});
   }
   return plan;
-}
-
-std::string format_plan(const RecomputePlan& plan) {
-  OrderedJson head = {
-      {"format_version", 1},
-      {"model", plan.model},
-      {"model_sha256", plan.model_sha256},
-      {"policy", plan.policy},
-      {"machine", plan.machine},
-      {"predicted", {{"plan", to_json(plan.plan)}, {"keep", to_json(plan.keep)}, {"block", to_json(plan.block)}}},
-      {"micro_batches", plan.micro_batches}};
-  std::string text = head.dump(2);
-  text.resize(text.size() - 2);  // without "\n}"
-  text += ",\n  \"layers\": [";
-  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
-    const PlannedLayer& layer = plan.layers[i];
-    const OrderedJson line = {
-        {"module", layer.module}, {"micro_batch", layer.micro_batch}, {"level", to_string(layer.level)}};
-    text += (i == 0 ? "\n    " : ",\n    ") + line.dump();
-  }
-  return text + "\n  ]\n}\n";
 }
 
 std::vector<std::string> settings_of_systems(const RecomputePlan& plan) {

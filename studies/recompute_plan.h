@@ -1,5 +1,4 @@
-// Which layers a real program should recompute: chosen by simulations, written as a file that tencache.checkpoint() in
-// Python applies (docs/schemas/recompute-plan.schema.json).
+// Which layers a real program should recompute: chosen by simulations. answers/recompute_plan.h writes it.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +18,24 @@ struct PlannedLayer {
 
 // A step of a program, simulated.
 struct PlannedRun {
-  std::string misfit;  // empty: it fits
+  bool fits = false;
+  std::string reason;  // why not
   double seconds = 0;
   Bytes gpu_peak_bytes = 0;
 };
 
+// The plan's program, with nothing and with everything recomputed.
+struct PlannedRuns {
+  PlannedRun plan, keep, block;
+};
+
 struct RecomputePlan {
+  std::uint32_t format_version = 1;
   std::string model, model_sha256;
   std::string policy, machine;
+  PlannedRuns predicted;
   std::uint32_t micro_batches = 1;
   std::vector<PlannedLayer> layers;  // in the order of their forward passes
-  PlannedRun plan, keep, block;      // the plan's program, with nothing and with everything recomputed
 
   std::size_t recomputed() const;
 };
@@ -41,9 +47,6 @@ std::string model_sha256(const Trace& trace);
 // Error where the trace has no choices.
 RecomputePlan choose_plan(const Workload& workload, const std::string& policy,
                           const std::map<std::string, std::string>& settings);
-
-// The same plan gives the same bytes.
-std::string format_plan(const RecomputePlan& plan);
 
 // How other systems say the same, a line each.
 std::vector<std::string> settings_of_systems(const RecomputePlan& plan);

@@ -175,9 +175,9 @@ class ProgressOfTune {
 };
 
 void check_choices(const std::vector<Workload>& workloads) {
-  if (workloads.size() != 1) throw Error("--plan: is of one trace or model; leave the others out");
+  if (workloads.size() != 1) throw Error("a plan of recomputation is of one trace or model; leave the others out");
   const Trace& trace = *workloads.front().trace;
-  if (trace.choices.empty()) throw Error("--plan: " + why_no_choices(trace));
+  if (trace.choices.empty()) throw Error("no plan of recomputation: " + why_no_choices(trace));
 }
 
 // What gates choose is not known when something is tuned: settings are tried with other choices.
@@ -441,6 +441,14 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
     add_outside_start(tuned, problem);
   } else if (start) {
     tuned.start_candidate = tuned.result.starts.front();
+  }
+  for (const Workload& workload : tuned.workloads) {
+    tuned.levels.emplace_back();
+    if (workload.trace->choices.empty() || !tuned.best().fits) continue;
+    tuned.levels.back() =
+        simulate_policy(*workload.trace, workload.machine, request.policy, tuned.of_policy(tuned.best().settings),
+                        limits_of(workload.scenario.iterations))
+            .levels;
   }
   tuned.run_seconds = seconds_since(begin);
   return tuned;

@@ -38,6 +38,7 @@ struct Tuned {
   std::vector<double> ideal_seconds;  // by workload
   std::vector<ModelShape> models;     // by workload, of a rank
   TuneResult result;
+  std::vector<std::vector<RecomputeLevel>> levels;  // by workload, that the policy chose with the best settings
   double run_seconds = 0;
 
   const Candidate& best() const { return result.candidates[result.best]; }

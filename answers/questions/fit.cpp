@@ -92,7 +92,8 @@ Answered fit(const FitQuestion& asked, const Json& command) {
     };
     verdicts = judge_fit(request);
   }
-  FitAnswer answer = fit_answer(request, std::move(verdicts), lower_bound_of(*workload.trace, workload.machine));
+  FitAnswer answer = fit_answer(request, std::move(verdicts), lower_bound_of(*workload.trace, workload.machine),
+                                recorded_bound_seconds(*workload.trace, workload.machine));
   if (!largest.empty()) answer.largest.emplace(std::move(largest));
   if (!asked.allocators.empty()) answer.allocators.emplace(allocator_answers(workload, asked.allocators));
   if (with) {

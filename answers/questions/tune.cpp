@@ -15,7 +15,6 @@
 #include "studies/deepspeed_memory.h"
 #include "studies/generation.h"
 #include "studies/inference_config.h"
-#include "studies/recompute_plan.h"
 #include "studies/scenario_options.h"
 #include "traces/file/file_io.h"
 #include "traces/file/output_files.h"
@@ -272,35 +271,10 @@ void say_cpu_memory(const TuneRequest& request, const Tuned& tuned, bool written
   if (written && tuned.best().fits) say("the best", tuned.best());
 }
 
-// Chooses, with the best settings or where none fits with those that were given, and writes it if it fits. Whether it
-// does; `said`: for people.
-bool write_plan(const TuneQuestion& asked, const Tuned& tuned, std::vector<std::string>& said) {
+// With the best settings, or where none fits with those that were given.
+RecomputePlan plan_of(const Tuned& tuned) {
   const Candidate& candidate = tuned.best().fits ? tuned.best() : tuned.standard();
-  const RecomputePlan plan =
-      choose_plan(tuned.workloads.front(), tuned.request.policy, tuned.of_policy(candidate.settings));
-  const bool fits = plan.plan.misfit.empty();
-  if (fits) write_file(asked.plan, format_plan(plan));
-  const auto say = [&](const char* what, const PlannedRun& run) {
-    said.push_back(fmt::format("  {:<18} {}", what,
-                               !run.misfit.empty()
-                                   ? "does not fit: " + printable(run.misfit)
-                                   : fmt::format("{}, at most {} of GPU memory", format_seconds(run.seconds),
-                                                 format_bytes(run.gpu_peak_bytes))));
-  };
-  if (fits) {
-    said.push_back(fmt::format("{}: {} of {} layers{} are recomputed", asked.plan, plan.recomputed(),
-                               plan.layers.size(),
-                               plan.micro_batches > 1 ? fmt::format(" in {} micro-batches", plan.micro_batches) : ""));
-  } else {
-    said.push_back(asked.plan + " is not written: no plan fits");
-  }
-  say("nothing recomputed", plan.keep);
-  say("every layer", plan.block);
-  if (!fits) return false;
-  say("the plan", plan.plan);
-  const std::vector<std::string> settings = settings_of_systems(plan);
-  said.insert(said.end(), settings.begin(), settings.end());
-  return true;
+  return choose_plan(tuned.workloads.front(), tuned.request.policy, tuned.of_policy(candidate.settings));
 }
 
 Answered tune_policy(const TuneQuestion& asked, const Json& command) {
@@ -314,16 +288,22 @@ Answered tune_policy(const TuneQuestion& asked, const Json& command) {
   check_outputs(asked);
   parse_pinned_limit(asked.pinned_limit, load_machine(request.scenario.machine),
                      1);  // a mistake is said before the search
-  request.chooses_plan = !asked.plan.empty();
   const Tuned tuned = run_tune(request, start ? std::optional(start->settings) : std::nullopt);
   if (!asked.csv.empty()) write_file(asked.csv, table_csv(candidates_table(tuned)));
   if (tuned.best().fits) write_configurations(asked, tuned, start ? &*start : nullptr);
   say_cpu_memory(request, tuned, !asked.configs.at("--deepspeed").empty());
   std::vector<std::string> said;
   if (!asked.csv.empty()) said.push_back(fmt::format("{} candidates in {}", tuned.result.candidates.size(), asked.csv));
+  TuneAnswer tuned_answer = tune_answer(tuned);
   bool fits = tuned.best().fits;
-  if (!asked.plan.empty()) fits = write_plan(asked, tuned, said);
-  Answered answer = answered(tune_answer(tuned), fits, command);
+  if (request.chooses_plan) {
+    const RecomputePlan& plan = tuned_answer.plan.emplace(plan_of(tuned));
+    fits = plan.predicted.plan.fits;
+    if (fits && !asked.plan.empty()) write_file(asked.plan, format_plan(plan));
+    if (!asked.plan.empty())
+      said.push_back(fits ? "plan in " + asked.plan : asked.plan + " is not written: no plan fits");
+  }
+  Answered answer = answered(std::move(tuned_answer), fits, command);
   answer.text_remarks = std::move(said);
   return answer;
 }
@@ -385,10 +365,11 @@ std::unique_ptr<Question> tune_question() {
   options.word("--max-tpot", asked->max_tpot,
                "Of text generations, count only candidates whose time per output token is at most this, such as 100ms");
   options.output("--csv", asked->csv, "Write all candidates to this file");
-  options.output(
-      "--plan", asked->plan,
-      "Choose which layers are recomputed, of a trace with choices (a recording, or a model with --recompute "
-      "choose-early-stop), and write that as a plan for tencache.checkpoint() in Python");
+  options.flag("--choose-plan", request.chooses_plan,
+               "Choose which layers are recomputed, of a trace with choices: a recording, or a model with --recompute "
+               "choose-early-stop");
+  options.output("--plan", asked->plan,
+                 "The same, and write the plan to this file, for tencache.checkpoint() in Python");
   options.word("--from-deepspeed", request.from_deepspeed,
                "Start at this DeepSpeed configuration (JSON, or Accelerate's YAML)");
   for (const ConfigWriter& writer : config_writers) {
@@ -397,7 +378,13 @@ std::unique_ptr<Question> tune_question() {
   options.word("--pinned-limit", asked->pinned_limit,
                "--deepspeed writes pin_memory: false where all ranks would page-lock more than "
                "this: 64GiB, or 50% of CPU memory");
-  question->ask = [asked, question = question.get()] { return tune_policy(*asked, command_json(*question)); };
+  question->ask = [asked, question = question.get()] {
+    if (!asked->plan.empty()) {  // which no answer records, unlike what it implies
+      asked->request.chooses_plan = true;
+      question->options.find("--choose-plan")->given = {"true"};
+    }
+    return tune_policy(*asked, command_json(*question));
+  };
   return question;
 }
 

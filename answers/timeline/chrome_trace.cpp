@@ -9,8 +9,10 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "answers/timeline/transfer_uses.h"
+#include "core/recompute.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {
@@ -111,6 +113,7 @@ class ProcessWriter {
     if (timeline_.spans.size() == spans_ && timeline_.occupancy.size() == changes_) return false;
     if (spans_ == 0 && changes_ == 0) {
       find_origin();
+      again_ = recomputed_ops(trace_);
       write_names();
       write_description();
     }
@@ -244,7 +247,13 @@ class ProcessWriter {
   }
 
   void write_op(const Span& span) {
-    output_.raw(",\"name\":").string(op_name(span.op)).raw(",\"cat\":\"op\",\"args\":{\"op\":").number(span.op);
+    output_.raw(",\"name\":");
+    if (span.op < again_.size() && again_[span.op]) {
+      output_.string("recompute " + op_name(span.op));
+    } else {
+      output_.string(op_name(span.op));
+    }
+    output_.raw(",\"cat\":\"op\",\"args\":{\"op\":").number(span.op);
     if (span.op >= trace_.ops.size()) return;
     const Op& op = trace_.ops[span.op];
     output_.raw(",\"phase\":\"").raw(to_string(op.phase)).raw("\",\"module\":").string(trace_.module(op));
@@ -340,6 +349,7 @@ class ProcessWriter {
   std::uint32_t id_;
   std::uint64_t& next_flow_;
   Nanoseconds origin_ = 0;
+  std::vector<bool> again_;              // by op: viewers give ops of another name another colour
   std::size_t spans_ = 0, changes_ = 0;  // written
 };
 

@@ -41,8 +41,8 @@ void describe_op(const Run& run, std::uint32_t index, Facts& facts) {
   facts.emplace_back("takes", duration_text(span.end_ns - span.start_ns));
   if (span.op >= run.trace().ops.size()) return;
   const Op& op = run.trace().ops[span.op];
-  facts.emplace_back("part of", fmt::format("{}{}{}", to_string(op.phase), run.module_name(span.op).empty() ? "" : ", ",
-                                            run.module_name(span.op)));
+  facts.emplace_back("part of", fmt::format("{}{}{}{}", to_string(op.phase), run.recomputes(span.op) ? ", again" : "",
+                                            run.module_name(span.op).empty() ? "" : ", ", run.module_name(span.op)));
   facts.emplace_back("reads", list_tensors(run, run.trace().reads(op)));
   facts.emplace_back("writes", list_tensors(run, run.trace().writes(op)));
   Bytes bytes = 0;
@@ -232,8 +232,9 @@ Facts describe_measurement(const Session& session, std::size_t run, const Measur
   };
   facts.emplace_back("length", duration_text(measurement.length_ns));
   Nanoseconds compute = 0;
-  for (std::size_t phase = 0; phase < phase_count; ++phase) compute += measurement.covered_ns[phase];
+  for (std::size_t slot = 0; slot < gap_slot; ++slot) compute += measurement.covered_ns[slot];
   add("compute", compute);
+  add("of it recomputation", measurement.covered_ns[recompute_slot]);
   add("host time", measurement.covered_ns[gap_slot]);
   for (const StallCause cause : all_causes) {
     add(std::string("waits for ") + label_of(cause), measurement.covered_ns[slot_of(cause)]);
@@ -316,10 +317,11 @@ std::string belief(const Session& session, std::size_t run) {
     const SimulatedPointer simulated = session.simulated();
     if (simulated == nullptr || simulated->run != session.runs()[run]) return "extrapolated";
     std::string validity = validity_of(session, *simulated);
-    if (simulated->bound_seconds == 0) return validity;
+    if (simulated->least_seconds() == 0) return validity;
     return fmt::format("{}; {}{:.3f} × ideal, {:.3f} × bound ({})", validity, interval_of(*simulated),
                        simulated->iteration_seconds() / simulated->ideal_seconds,
-                       simulated->iteration_seconds() / simulated->bound_seconds, simulated->bound_term);
+                       simulated->iteration_seconds() / simulated->least_seconds(),
+                       simulated->bound_term + (simulated->bound_choice_seconds ? ", whatever is recomputed" : ""));
   }
   std::size_t other = 0;
   while (session.runs()[other] != measured) ++other;

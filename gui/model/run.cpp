@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "answers/timeline/transfer_uses.h"
+#include "core/recompute.h"
 
 namespace tencache::gui {
 namespace {
@@ -31,7 +32,9 @@ void group(const std::vector<std::uint32_t>& order, std::size_t ids, IdOf id_of,
 }  // namespace
 
 Run::Run(Recording recording)
-    : recording_(std::move(recording)), occupancy_(recording_.timeline, recording_.machine.tiers.size()) {
+    : recording_(std::move(recording)),
+      again_(recomputed_ops(recording_.trace)),
+      occupancy_(recording_.timeline, recording_.machine.tiers.size()) {
   make_tracks();
   find_iterations();
   find_steps();
@@ -85,7 +88,8 @@ void Run::make_tracks() {
     TrackItem item{span.start_ns, span.end_ns, i, 0, 0};
     switch (span.kind) {
       case SpanKind::op:
-        item.slot = span.op < trace().ops.size() ? static_cast<std::uint8_t>(trace().ops[span.op].phase) : 0;
+        if (span.op >= trace().ops.size()) break;
+        item.slot = recomputes(span.op) ? recompute_slot : static_cast<std::uint8_t>(trace().ops[span.op].phase);
         break;
       case SpanKind::gap:
         item.slot = gap_slot;

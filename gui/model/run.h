@@ -60,6 +60,9 @@ class Run {
   Nanoseconds iteration_begin_ns(std::size_t iteration) const { return boundaries_[iteration]; }
   Nanoseconds iteration_ns(std::size_t iteration) const { return boundaries_[iteration + 1] - boundaries_[iteration]; }
 
+  // Whether the op makes something again (core/recompute.h).
+  bool recomputes(OpIndex op) const { return op < again_.size() && again_[op]; }
+
   // Of a text generation, in order of time; of others none.
   const std::vector<StepBegin>& steps() const { return steps_; }
 
@@ -97,6 +100,7 @@ class Run {
   void add_up_traffic();
 
   Recording recording_;
+  std::vector<bool> again_;  // by op of the trace
   std::vector<Track> tracks_;
   Occupancy occupancy_;
   std::vector<Nanoseconds> boundaries_;

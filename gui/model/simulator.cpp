@@ -236,7 +236,7 @@ SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& 
   try {
     const References references = references_of(simulated->workload, stoppable(stop));
     more->ideal_seconds = references.ideal_seconds;
-    more->bound_seconds = references.bound_of(simulated->result);
+    references.name_bounds(*more, references.bound_of(simulated->result));
     more->bound_term = references.bound_term;
   } catch (const Stopped&) {
     return nullptr;

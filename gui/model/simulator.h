@@ -66,11 +66,13 @@ struct Simulated {
   double took_seconds = 0;  // of the tool, planning included
   // Known a little later than the rest; 0 until then.
   double ideal_seconds = 0, bound_seconds = 0;
+  std::optional<double> bound_choice_seconds;  // of a trace with choices of recomputation; what no policy beats
   std::string bound_term;
   // The 5th and 95th percentile over samples of the machine's figures (docs/intervals.md); no samples: not known.
   double low_seconds = 0, high_seconds = 0;
   std::size_t samples = 0;
   double iteration_seconds() const { return fits ? result.iteration_seconds() : 0; }
+  double least_seconds() const { return bound_choice_seconds.value_or(bound_seconds); }
 };
 using SimulatedPointer = std::shared_ptr<const Simulated>;
 

@@ -5,7 +5,13 @@
 #include <limits>
 #include <tuple>
 
+#include "answers/figure_unit.h"
+
 namespace tencache::gui {
+
+const char* label_of_op(std::size_t slot) {
+  return slot == recompute_slot ? "recomputation" : label_of(static_cast<Phase>(slot));
+}
 
 void Track::finish() {
   std::sort(items_.begin(), items_.end(), [](const TrackItem& a, const TrackItem& b) {

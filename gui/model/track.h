@@ -14,11 +14,14 @@
 
 namespace tencache::gui {
 
-// What a span is painted as. On the lanes of ops: phases, then host time, then stalls by cause; on a link's: asked for
-// in advance, or urgent.
-inline constexpr std::size_t gap_slot = phase_count;
+// What a span is painted as. On the lanes of ops: phases, then what is recomputed, then host time, then stalls by cause;
+// on a link's: asked for in advance, or urgent.
+inline constexpr std::size_t recompute_slot = phase_count;
+inline constexpr std::size_t gap_slot = recompute_slot + 1;
 inline constexpr std::size_t first_stall_slot = gap_slot + 1;
 inline constexpr std::size_t slot_count = first_stall_slot + all_causes.size();
+// Of an op's slot, those before gap_slot.
+const char* label_of_op(std::size_t slot);
 constexpr std::size_t slot_of(StallCause cause) { return first_stall_slot + static_cast<std::size_t>(cause); }
 inline constexpr std::uint8_t ahead_slot = 0, urgent_slot = 1;
 

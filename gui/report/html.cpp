@@ -131,13 +131,13 @@ std::string shortened_to(std::string_view text, std::size_t most) {
 
 std::string class_of_slot(std::optional<StallCause> link, std::size_t slot) {
   if (link) return fmt::format("c{}{}", static_cast<std::size_t>(*link), slot == urgent_slot ? "" : " pale");
-  if (slot < phase_count) return fmt::format("p{}", slot);
+  if (slot < gap_slot) return fmt::format("p{}", slot);
   return slot == gap_slot ? "gap" : fmt::format("c{}", slot - first_stall_slot);
 }
 
 std::string label_of_slot(std::optional<StallCause> link, std::size_t slot) {
   if (link) return label_of(*link) + std::string(slot == urgent_slot ? ", waited for" : ", asked for in advance");
-  if (slot < phase_count) return label_of(static_cast<Phase>(slot));
+  if (slot < gap_slot) return label_of_op(slot);
   if (slot == gap_slot) return "host time between ops";
   return std::string("waits for ") + label_of(static_cast<StallCause>(slot - first_stall_slot));
 }

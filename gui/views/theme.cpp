@@ -132,7 +132,7 @@ ImU32 Theme::slot(const Track& track, StallCause cause_of_link, std::size_t slot
     const ImU32 full = palette.of(cause_of_link);
     return slot == urgent_slot ? full : paler(*this, full);
   }
-  if (slot < phase_count) return palette.phases[slot];
+  if (slot < gap_slot) return palette.phases[slot];
   return slot == gap_slot ? gap : palette.causes[slot - first_stall_slot];
 }
 

@@ -16,7 +16,7 @@ namespace tencache::gui {
 
 // Of what is shown, by what it is.
 struct Palette {
-  std::array<ImU32, phase_count> phases{};
+  std::array<ImU32, gap_slot> phases{};  // and what is recomputed
   std::array<ImU32, all_causes.size()> causes{};
   std::array<ImU32, role_count> roles{};
   std::array<ImU32, 7> series{};  // of lines and dots that are told apart besides by their shape

@@ -200,8 +200,8 @@ std::vector<LegendItem> timeline_legend(const Session& session, const Theme& the
     }
   }
   std::vector<LegendItem> entries;
-  for (std::size_t phase = 0; phase < phase_count; ++phase) {
-    if (used[phase]) entries.push_back({theme.palette.phases[phase], label_of(static_cast<Phase>(phase))});
+  for (std::size_t slot = 0; slot < gap_slot; ++slot) {
+    if (used[slot]) entries.push_back({theme.palette.phases[slot], label_of_op(slot)});
   }
   if (used[gap_slot]) entries.push_back({theme.gap, "host time"});
   bool stalls_named = false;

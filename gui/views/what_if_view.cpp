@@ -217,7 +217,10 @@ void WhatIfView::draw_outcome(const Session& session, const Theme& theme) {
 void WhatIfView::draw_bars(const Session& session, const Theme& theme) {
   const SimulatedPointer now = session.simulated(), before = session.ghost();
   std::vector<Bar> bars;
-  if (now != nullptr && now->bound_seconds > 0) bars.push_back({"lower bound", now->bound_seconds});
+  if (now != nullptr && now->bound_choice_seconds) bars.push_back({"bound, any choice", *now->bound_choice_seconds});
+  if (now != nullptr && now->bound_seconds > 0) {
+    bars.push_back({now->bound_choice_seconds ? "bound, as recorded" : "lower bound", now->bound_seconds});
+  }
   if (now != nullptr && now->ideal_seconds > 0) bars.push_back({"ideal", now->ideal_seconds});
   if (before != nullptr && before != now) {
     bars.push_back(

@@ -38,7 +38,8 @@
 //   - planning rehearses with experts drawn.
 // Planning, too:
 //   9. Of a trace with choices of recomputation, before all else: which layers' results are recomputed, by rehearsals
-//      of the policy as it is without step 8 (recompute.h).
+//      of the policy as it is without step 8 (choose_levels.h). With nothing and with every layer recomputed step 8 may
+//      gain more: they are planned, too, and the one stays of which a rehearsal of the trace itself is fastest.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -84,6 +85,7 @@ double estimated_share(const Trace& trace, const MachineSpec& machine) {
 }
 
 constexpr double parts_for_each_use = 400;
+constexpr std::size_t most_ops = 20'000;  // a rehearsal of more takes seconds
 
 // How many times as fine the coarse trace of a large one has to be. With many of the run's chunks in one of its own it
 // tells the traffic of storage wrong (of 70 billion parameters, with 64 in one, by a seventh), and what is best there
@@ -182,8 +184,9 @@ class Foresight final : public Policy {
     constexpr std::uint64_t budgets = 10, programs = 40;
     ChosenLevels chosen =
         choose_levels(trace, takes, std::max<std::uint64_t>(budgets * plan_events_, programs * trace.ops.size()));
-    levels_ = std::move(chosen.levels);
-    plan_placed(with_levels(trace, levels_), machine, rehearse);
+    plan_fastest(trace,
+                 {std::move(chosen.levels), all_at(trace, RecomputeLevel::keep), all_at(trace, RecomputeLevel::block)},
+                 machine, rehearse);
     if (!chosen.note.empty()) notes_.push_back(std::move(chosen.note));
   }
 
@@ -272,6 +275,9 @@ class Foresight final : public Policy {
     plan(trace, machine, rehearse);
   }
   void plan(const Trace& trace, const MachineSpec& machine, const RehearseTrace& rehearse);
+  // The same of the programs of all these levels; keeps the fastest, of large traces the first.
+  void plan_fastest(const Trace& trace, const std::vector<std::vector<RecomputeLevel>>& candidates,
+                    const MachineSpec& machine, const RehearseTrace& rehearse);
 
   bool planned_ = false;
   bool oracle_ = false;
@@ -311,8 +317,7 @@ void Foresight::plan(const Trace& known, const MachineSpec& machine, const Rehea
   const Trace& trace = drawn ? *drawn : known;
   const Bytes chunk = chunk_bytes(machine);
   const bool wide = search_ == "wide";
-  // Sizes were chosen by trial, on the grid of bench/policy_grid.py. A rehearsal of more ops than that takes seconds.
-  constexpr std::size_t most_ops = 20'000;
+  // Sizes were chosen by trial, on the grid of bench/policy_grid.py.
   // Where little decides what fits, a trace is not as coarse, and what is on its way there leaves less room than in the
   // run.
   const bool is_tight = plan_.cpu_share && is_tight_for_updates(trace, machine);
@@ -350,6 +355,32 @@ void Foresight::plan(const Trace& known, const MachineSpec& machine, const Rehea
   if (!plan_.relieves_gpu) return;
   notes_.push_back(
       "the GPU never waits: norms of what the CPU updates, and updates of small tensors, run on the CPU, too");
+}
+
+void Foresight::plan_fastest(const Trace& trace, const std::vector<std::vector<RecomputeLevel>>& candidates,
+                             const MachineSpec& machine, const RehearseTrace& rehearse) {
+  const ForesightPlan unplanned = plan_;
+  ForesightPlan best;
+  std::vector<std::string> notes;
+  Nanoseconds best_ns = longest_clock_ns;
+  for (std::ptrdiff_t i = 0; i < std::ssize(candidates); ++i) {
+    const bool is_new = std::find(candidates.begin(), candidates.begin() + i,
+                                  candidates[static_cast<std::size_t>(i)]) == candidates.begin() + i;
+    if (i > 0 && (trace.ops.size() > most_ops || !is_new)) continue;
+    const Trace program = with_levels(trace, candidates[static_cast<std::size_t>(i)]);
+    plan_ = unplanned;
+    plan_placed(program, machine, rehearse);
+    Foresight planned(plan_, updates_, forgets_, moves_whole_tensors(machine), chunk_bytes(machine), 0);
+    const Rehearsal told = rehearse(program, machine, planned, {});
+    const bool ended = told.fits && told.complete && told.iteration_ns > 0;
+    if (i > 0 && (!ended || told.iteration_ns >= best_ns)) continue;
+    if (ended) best_ns = told.iteration_ns;
+    levels_ = candidates[static_cast<std::size_t>(i)];
+    best = plan_;
+    notes = notes_;
+  }
+  plan_ = best;
+  notes_ = notes;
 }
 
 }  // namespace

@@ -50,12 +50,12 @@ class Search {
   ChosenLevels run() {
     std::array<Nanoseconds, recompute_level_count> alone_ns{};
     for (std::size_t level = 0; level < recompute_level_count; ++level) {
-      alone_ns[level] = time_of(uniform(static_cast<RecomputeLevel>(level)), longest_clock_ns);
+      alone_ns[level] = time_of(all_at(trace_, static_cast<RecomputeLevel>(level)), longest_clock_ns);
     }
     const RecomputeLevel light = alone_ns[1] <= alone_ns[0] ? RecomputeLevel::elementwise : RecomputeLevel::keep;
     const std::size_t count = trace_.choices.size();
     for (const RecomputeLevel level : {RecomputeLevel::attention, RecomputeLevel::block}) {
-      attempt(moved(uniform(light), {.order = 1, .to = level, .end = count}, count / 2));
+      attempt(moved(all_at(trace_, light), {.order = 1, .to = level, .end = count}, count / 2));
     }
     if (best_ns_ == longest_clock_ns) return {Levels(count, RecomputeLevel::keep), ""};
     constexpr std::size_t parts = 4, least_parts = 32;
@@ -108,13 +108,6 @@ class Search {
     }
     return levels;
   }
-  Levels uniform(RecomputeLevel level) const {
-    Levels levels(trace_.choices.size(), RecomputeLevel::keep);
-    for (std::size_t i = 0; i < levels.size(); ++i) {
-      if (trace_.choices[i].offers(level)) levels[i] = level;
-    }
-    return levels;
-  }
   // Of an iteration, if no more than that; the best may become these.
   Nanoseconds time_of(const Levels& levels, Nanoseconds least_ns) {
     tried_.insert(levels);
@@ -147,6 +140,14 @@ class Search {
 };
 
 }  // namespace
+
+std::vector<RecomputeLevel> all_at(const Trace& trace, RecomputeLevel level) {
+  std::vector<RecomputeLevel> levels(trace.choices.size(), RecomputeLevel::keep);
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    if (trace.choices[i].offers(level)) levels[i] = level;
+  }
+  return levels;
+}
 
 ChosenLevels choose_levels(const Trace& trace, const ProgramTime& takes, std::uint64_t most_work) {
   return Search(trace, takes, most_work).run();

@@ -10,6 +10,9 @@
 
 namespace tencache {
 
+// All choices at the level, as far as they offer it.
+std::vector<RecomputeLevel> all_at(const Trace& trace, RecomputeLevel level);
+
 struct ChosenLevels {
   std::vector<RecomputeLevel> levels;  // by choice
   std::string note;                    // how they were chosen, for people

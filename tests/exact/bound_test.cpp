@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/recompute.h"
 #include "sim/simulate.h"
 #include "tests/property/random_case.h"
 #include "tests/small_cases.h"
@@ -74,6 +75,28 @@ TEST(BoundTest, NamesTheTermThatBindsInWindows) {
   const Bound compute = lower_bound_of(five_layers(50, 100), small_machine(600));
   EXPECT_EQ(compute.binding.name, "compute");
   EXPECT_TRUE(compute.binding.links.empty());
+}
+
+// Of a0 … a4, which b4 … b0 read, the ends have 200 bytes each and the others 100; 300 fit. As recorded 700 bytes are
+// there between the passes: 400 go out in f0 … f4 and come in in b4 … b0, at a byte a nanosecond: 800 ns. The layer of
+// f1 … f3 may run again before b3: the bound of any choice knows a0 and a4 only, 400 bytes, of which 100 go each way: 200
+// ns. The program that runs it again drops a1 … a3. On demand it waits 200 ns for a0 to go out, before f3, and 200 for it
+// to come back, twice, before f1 again and before b0: with a nanosecond for each of 13 ops less than as recorded.
+TEST(BoundTest, WhatMayBeRecomputedIsOnlyInTheRecordedBound) {
+  Trace trace = five_layers(1, 100);
+  trace.tensors[0].bytes = trace.tensors[4].bytes = 200;
+  RecomputeChoice choice{.module = trace.names.intern("layer"), .before = 6, .again = {}};
+  choice.again.back() = {1, 2, 3};
+  trace.choices.push_back(choice);
+  trace.validate();
+  const MachineSpec machine = small_machine(300);
+  EXPECT_NEAR(recorded_bound_seconds(trace, machine).value() * 1e9, 800, 1e-6);
+  EXPECT_NEAR(bound_ns(trace, machine, "fetch"), 200, 1e-6);
+  const Trace program = with_levels(trace, std::vector{RecomputeLevel::block});
+  const double again_ns = run_small(machine, program, 4).result.iteration_seconds() * 1e9;
+  EXPECT_GE(again_ns, 200);
+  EXPECT_LT(again_ns, 800);
+  EXPECT_EQ(recorded_bound_seconds(program, machine), std::nullopt);
 }
 
 // 300 bytes are read, GPU and CPU hold 50 + 100. In by both links 250 bytes take 125 ns, from the SSD 150 bytes 150 ns.

@@ -1,5 +1,5 @@
 // Plans of recomputation: chosen by simulations, written, and said in the words of other systems.
-#include "studies/recompute_plan.h"
+#include "answers/recompute_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -63,11 +63,11 @@ TEST(RecomputePlan, IsFasterThanBothEndsOrOneOfThem) {
   const Trace trace = generate(four_layers(Recompute::choose_early_stop));
   const RecomputePlan all = choose_plan(workload(trace, unlimited), "lru", {});
   EXPECT_EQ(all.recomputed(), 0u);  // nothing has to move
-  EXPECT_EQ(all.plan.seconds, all.keep.seconds);
-  EXPECT_LT(all.keep.seconds, all.block.seconds);
+  EXPECT_EQ(all.predicted.plan.seconds, all.predicted.keep.seconds);
+  EXPECT_LT(all.predicted.keep.seconds, all.predicted.block.seconds);
   const Workload tight = workload(trace, 8 * GiB);  // copies take a thousand times as long as the layers do
   const RecomputePlan plan = choose_plan(tight, "lru", {});
-  EXPECT_LE(plan.plan.seconds, std::min(plan.keep.seconds, plan.block.seconds));
+  EXPECT_LE(plan.predicted.plan.seconds, std::min(plan.predicted.keep.seconds, plan.predicted.block.seconds));
   EXPECT_GT(plan.recomputed(), 0u);
   EXPECT_EQ(plan.micro_batches, 2u);
   ASSERT_THAT(plan.layers, SizeIs(8));
@@ -78,7 +78,7 @@ TEST(RecomputePlan, IsFasterThanBothEndsOrOneOfThem) {
   EXPECT_EQ(format_plan(choose_plan(tight, "lru", {})), text);
   const auto document = nlohmann::json::parse(text);
   EXPECT_EQ(document["format_version"], 1);
-  EXPECT_EQ(document["predicted"]["plan"]["seconds"], plan.plan.seconds);
+  EXPECT_EQ(document["predicted"]["plan"]["seconds"], plan.predicted.plan.seconds);
   EXPECT_EQ(
       document["layers"][4],
       nlohmann::json({{"module", "model.layers.0"}, {"micro_batch", 1}, {"level", to_string(plan.layers[4].level)}}));
@@ -87,9 +87,10 @@ TEST(RecomputePlan, IsFasterThanBothEndsOrOneOfThem) {
 TEST(RecomputePlan, SaysWhatDoesNotFit) {
   const Trace trace = generate(four_layers(Recompute::choose));
   const RecomputePlan plan = choose_plan(workload(trace, 1000), "lru", {});
-  EXPECT_THAT(plan.plan.misfit, HasSubstr("out of memory"));
+  EXPECT_THAT(plan.predicted.plan.reason, HasSubstr("out of memory"));
   EXPECT_EQ(plan.recomputed(), 0u);
-  EXPECT_THAT(format_plan(plan), HasSubstr("\"fits\": false"));
+  const auto document = nlohmann::json::parse(format_plan(plan));
+  EXPECT_EQ(document["predicted"]["plan"], nlohmann::json({{"fits", false}, {"reason", plan.predicted.plan.reason}}));
 }
 
 TEST(RecomputePlan, NeedsChoices) {
@@ -98,7 +99,7 @@ TEST(RecomputePlan, NeedsChoices) {
     choose_plan(workload(trace, unlimited), "lru", {});
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("--plan: no choice: the trace names none"));
+    EXPECT_THAT(error.what(), HasSubstr("no plan of recomputation: no choice: the trace names none"));
   }
   Trace recorded = trace;
   recorded.header.provenance.made_with.emplace_back("no-choice", "net.0 changes 'mean', which outlives the step");

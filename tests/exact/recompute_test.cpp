@@ -64,6 +64,37 @@ TEST(Recompute, EachLevelIsTheProgramThatTheGeneratorMakesForIt) {
   }
 }
 
+// What runs again is told from the program alone: the ops that the level lists, in their order, and nothing where all is
+// kept. Copies of weights in fp8 and adapters' expanded ones are made for what runs again, and for gradients besides.
+TEST(Recompute, IsToldFromTheProgram) {
+  for (const char* model : {"llama-3-8b", "gpt2", "falcon-7b", "mixtral-8x7b", "vit-base-patch16-224"}) {
+    for (const Precision precision : {Precision::bf16, Precision::fp8}) {
+      GenerateOptions options = two_layers(model, Recompute::choose);
+      options.precision = precision;
+      if (precision == Precision::bf16 && options.model.family != ModelFamily::vit) options.lora_rank = 4;
+      const Trace choices = generate(options);
+      const std::vector<bool> kept = recomputed_ops(at(choices, Level::keep));
+      EXPECT_EQ(std::ranges::count(kept, true), 0) << model;
+      const Trace program = at(choices, Level::block);
+      const std::vector<bool> again = recomputed_ops(program);
+      std::vector<std::string> listed, told;
+      for (const RecomputeChoice& choice : choices.choices) {
+        for (std::string& name : names_of(choices, choice.again.back())) listed.push_back(std::move(name));
+      }
+      for (OpIndex op = 0; op < program.ops.size(); ++op) {
+        if (again[op]) told.emplace_back(program.name(program.ops[op]));
+      }
+      EXPECT_EQ(told, listed) << model << " " << to_string(precision);
+    }
+  }
+}
+
+// Recordings name each result by its op's number: gradients of the same operators are no activations of before.
+TEST(Recompute, IsNotToldOfARecording) {
+  const Trace trace = read_trace(TENCACHE_SOURCE_DIR "/traces/samples/gpt-small.trace.jsonl.zst");
+  EXPECT_EQ(std::ranges::count(recomputed_ops(trace), true), 0);
+}
+
 TEST(Recompute, StopsEarlyAsTheGeneratorDoes) {
   for (const char* model : {"llama-3-8b", "falcon-7b", "qwen3-8b"}) {
     const Trace choices = generate(two_layers(model, Recompute::choose_early_stop));

@@ -2,6 +2,8 @@
 #include "studies/fit.h"
 
 #include <fstream>
+#include <iterator>
+#include <sstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -358,6 +360,27 @@ TEST_F(FitCommand, SaysWhatMachineAndWhatKindOfBound) {
       EXPECT_GT(json["binding"]["windows"].size(), 0u);
     }
   }
+}
+
+// As `compare` has them: of the trace as recorded, and whatever is recomputed.
+TEST_F(FitCommand, NamesBothBoundsOfATraceWithChoices) {
+  std::istringstream text(
+      "--model gpt2 --batch 8 --seq 512 --recompute choose -m g5.xlarge --gpu-memory 3GiB -p foresight");
+  const std::vector<std::string> of(std::istream_iterator<std::string>(text), {});
+  const auto with = [&](std::string command, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {std::move(command)};
+    words.insert(words.end(), of.begin(), of.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return run_in_process(words).out;
+  };
+  const std::vector<std::string> quick = {"--minimum", "none", "--changes", "none"};
+  const Json fit = Json::parse(with("fit", {"--minimum", "none", "--changes", "none", "--json"}));
+  const Json compared = Json::parse(with("compare", {"--json"})).front();
+  EXPECT_LT(fit["bound_choice_seconds"], fit["bound_seconds"]);
+  for (const char* name : {"bound_seconds", "bound_choice_seconds", "bound_term"}) {
+    EXPECT_EQ(fit[name], compared[name]) << name;
+  }
+  EXPECT_THAT(with("fit", quick), HasSubstr(" an iteration, whatever it recomputes (as recorded "));
 }
 
 TEST_F(FitCommand, SaysWhatTheCpuComputesOfTheWaitForIt) {

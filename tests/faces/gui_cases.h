@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,24 @@ inline Recording simulate_recording(const std::string& title, const MachineSpec&
 inline RunPointer simulate_run(const std::string& title, const MachineSpec& machine = gui_machine(),
                                const std::string& policy = "on-demand") {
   return std::make_shared<const gui::Run>(simulate_recording(title, machine, policy));
+}
+
+// Of layer 11 the forward pass runs again, in place of its backward pass (op 13).
+inline Recording simulate_recomputation() {
+  Recording recording = simulate_recording("predicted: on-demand");
+  const Trace before = std::move(recording.trace);
+  Trace& trace = recording.trace = before;
+  trace.ops.clear();
+  trace.accesses.clear();
+  const TensorId result = trace.add_tensor("result", 1000, Role::activation, false),
+                 again = trace.add_tensor("result", 1000, Role::activation, false);
+  for (OpIndex i = 0; i < before.ops.size(); ++i) {
+    const std::span<const TensorId> reads = before.reads(before.ops[i]), writes = before.writes(before.ops[i]);
+    std::vector<TensorId> also(writes.begin(), writes.end());
+    if (i == 11 || i == 13) also.push_back(i == 11 ? result : again);
+    trace.ops[trace.add_op(before.ops[i], reads, also)].name = before.ops[i == 13 ? 11 : i].name;
+  }
+  return recording;
 }
 
 // Slower links: what was "measured".

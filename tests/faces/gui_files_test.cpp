@@ -31,7 +31,9 @@
 namespace tencache::gui {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 class Files : public testing::Test {
  protected:
@@ -136,6 +138,27 @@ TEST_F(Files, TimelinesKeepSteps) {
     EXPECT_EQ(step_name(step), i % in_iteration == 0 ? "prefill" : "decode " + std::to_string(i % in_iteration));
     const OpIndex first = i % in_iteration == 0 ? 0 : static_cast<OpIndex>(2 * (i % in_iteration));
     EXPECT_EQ(step.time_ns, run.spans()[run.spans_of_op(first)[i / in_iteration]].start_ns);
+  }
+}
+
+// What is recomputed has a colour and a name of its own, also after it was written and read.
+TEST_F(Files, TimelinesShowWhatIsRecomputed) {
+  const Recording recording = simulate_recomputation();
+  write_chrome_trace(path("t.json"), {{recording.title, &recording.timeline, &recording.machine, &recording.trace}});
+  EXPECT_THAT(read_file(path("t.json")), HasSubstr("\"name\":\"recompute forward11\""));
+  for (const bool read : {false, true}) {
+    const gui::Run run(read ? read_timeline(path("t.json")).at(0) : recording);
+    EXPECT_EQ(run.op_name(13), "forward11");
+    std::size_t again = 0;
+    for (const TrackItem& item : run.tracks()[0].items()) {
+      const Span& span = run.spans()[item.span];
+      if (span.kind != SpanKind::op) continue;
+      again += item.slot == recompute_slot;
+      EXPECT_EQ(item.slot == recompute_slot, span.op == 13) << span.op;
+      EXPECT_EQ(run.recomputes(span.op), span.op == 13);
+    }
+    EXPECT_EQ(again, run.iteration_count());
+    EXPECT_THAT(describe_span(run, run.spans_of_op(13)[0]), Contains(Pair("part of", "backward, again, layer11")));
   }
 }
 

@@ -44,6 +44,15 @@ TEST_F(Dashboard, TimelineShowsLanesColoursAndFigures) {
   EXPECT_EQ(Screen::count(picture, theme.palette.phases[3]), 0);
 }
 
+TEST_F(Dashboard, WhatIsRecomputedHasAShadeOfItsOwn) {
+  screen_->session().show({std::make_shared<const gui::Run>(simulate_recomputation())});
+  const Picture picture = screen_->picture();
+  EXPECT_TRUE(shows("recomputation", picture));
+  EXPECT_GT(Screen::count(picture, screen_->theme().palette.phases[recompute_slot]), 300);
+  show_both();
+  EXPECT_FALSE(shows("recomputation", screen_->picture()));
+}
+
 TEST_F(Dashboard, WithoutStallsNothingLooksStalled) {
   screen_->session().show({simulate_run("predicted: on-demand", gui_machine(50'000'000))});
   const Picture picture = screen_->picture();

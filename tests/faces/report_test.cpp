@@ -202,7 +202,7 @@ TEST_F(ReportOfFiles, EachCommandsDocumentIsASection) {
     EXPECT_THAT(fit, HasSubstr(text));
   }
   TuneAnswer tuned;
-  tuned.workloads = {{"in/t", 1, 1.5, 0.5, "", {}, {}, ""}};
+  tuned.workloads = {{"in/t", 1, 1.5, 0.5, "", {}, {}, {}, ""}};
   tuned.best = {{{"window", "4"}}, true, {}, false, 1, {1}, {}, 1, {}};
   tuned.defaults.fits = true;
   tuned.speedup = 1.5;

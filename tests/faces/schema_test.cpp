@@ -9,13 +9,13 @@
 #include <sstream>
 
 #include "answers/intervals.h"
+#include "answers/recompute_plan.h"
 #include "answers/result.h"
 #include "answers/schemas.h"
 #include "configs/machine_yaml.h"
 #include "configs/shipped_files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "studies/recompute_plan.h"
 #include "tests/in_process.h"
 #include "traces/file/file_io.h"
 
@@ -123,7 +123,7 @@ TEST(Schema, RecomputePlan) {
   Checked checked("recompute-plan");
   RecomputePlan plan;
   plan.model_sha256 = sha256_hex("of a model");
-  plan.keep.misfit = "out of memory";
+  plan.predicted.keep.reason = "out of memory";
   plan.layers = {{"h.0", 0, RecomputeLevel::block}, {"h.1", 0, RecomputeLevel::keep}};
   Json document = Json::parse(format_plan(plan));
   checked.valid(document);

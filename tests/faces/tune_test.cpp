@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "policies/knobs.h"
 #include "tests/cli_fixture.h"
+#include "traces/file/file_io.h"
 #include "traces/transform/edits.h"
 
 namespace tencache {
@@ -16,6 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
@@ -579,18 +581,58 @@ TEST_F(TuneCommand, PlansWhatToRecompute) {
   EXPECT_EQ(plan["layers"].size(), 36u);
   const auto recomputed = std::ranges::count(plan["layers"], "block", [](const auto& layer) { return layer["level"]; });
   EXPECT_GT(recomputed, 0);
-  EXPECT_THAT(answer.err, HasSubstr("plan.json: " + std::to_string(recomputed) + " of 36 layers are recomputed\n" +
-                                    "  nothing recomputed does not fit: out of memory"));
+  EXPECT_EQ(answer.err, "plan in plan.json\n");
+  EXPECT_THAT(answer.out, HasSubstr("does not fit: out of memory"));
+  EXPECT_THAT(answer.out, HasSubstr("the plan: " + std::to_string(recomputed) + " of 36 layers  "));
+  EXPECT_THAT(answer.out, HasSubstr("Without the plan none fits.\n"));
+  EXPECT_THAT(answer.out, Not(HasSubstr("None fits")));
+
+  // The same in the result, which is repeated without the file.
   std::filesystem::remove(path("plan.json"));
+  words.push_back("--json");
+  const Answer again = run(words);
+  ASSERT_EQ(again.code, 0) << again.err;
+  const nlohmann::json result = nlohmann::json::parse(again.out);
+  EXPECT_EQ(result["plan"], plan);
+  EXPECT_EQ(result["best"]["fits"], false);
+  EXPECT_FALSE(result["workloads"][0].contains("recompute"));  // of settings that fit
+  EXPECT_TRUE(std::filesystem::exists(path("plan.json")));
+  write_file(path("result.json"), again.out);
+  std::filesystem::remove(path("plan.json"));
+  const Answer repeated = run({"reproduce", "result.json"});
+  EXPECT_EQ(repeated.code, 0) << repeated.out << repeated.err;
+  EXPECT_FALSE(std::filesystem::exists(path("plan.json")));
+
   words.insert(words.end(), {"--gpu-memory", "1GiB"});
   const Answer none = run(words);
   EXPECT_EQ(none.code, 1);
-  EXPECT_THAT(none.err, HasSubstr("plan.json is not written: no plan fits\n"));
-  const Answer refused =
-      run({"tune", "small.trace.jsonl", "-m", "m.yaml", "-p", "lru", "--budget", "1", "--plan", "plan.json"});
-  EXPECT_EQ(refused.code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("--plan: no choice: the trace names none"));
+  EXPECT_EQ(nlohmann::json::parse(none.out)["plan"]["predicted"]["plan"]["fits"], false);
   EXPECT_FALSE(std::filesystem::exists(path("plan.json")));
+  std::erase(words, "--json");
+  const Answer said = run(words);
+  EXPECT_THAT(said.out, HasSubstr("None fits.\n"));
+  EXPECT_THAT(said.err, HasSubstr("plan.json is not written: no plan fits\n"));
+  const Answer refused =
+      run({"tune", "small.trace.jsonl", "-m", "m.yaml", "-p", "lru", "--budget", "1", "--choose-plan"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("no plan of recomputation: no choice: the trace names none"));
+}
+
+// What a policy decides itself: each choice of the trace, at the level that a replay of the best settings has.
+TEST_F(TuneCommand, SaysWhatThePolicyRecomputes) {
+  const std::vector<std::string> of = {"--model",      "gpt2",        "--batch", "8",           "--seq",
+                                       "1024",         "--recompute", "choose",  "-m",          "rtx-4090",
+                                       "--gpu-memory", "6GiB",        "-p",      "pressurefit", "--json"};
+  std::vector<std::string> words = {"tune", "--budget", "1"}, replay = {"replay"};
+  words.insert(words.end(), of.begin(), of.end());
+  replay.insert(replay.end(), of.begin(), of.end());
+  const Answer tuned = run(words), replayed = run(replay);
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  ASSERT_EQ(replayed.code, 0) << replayed.err;
+  const nlohmann::json levels = nlohmann::json::parse(tuned.out)["workloads"][0]["recompute"];
+  EXPECT_EQ(levels.size(), 12u);
+  EXPECT_EQ(levels, nlohmann::json::parse(replayed.out)["recompute"]);
+  EXPECT_FALSE(nlohmann::json::parse(tuned.out).contains("plan"));
 }
 
 TEST_F(TuneCommand, SaysWhatIsWrong) {

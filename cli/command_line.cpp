@@ -136,6 +136,8 @@ ExitCode run(int argc, const char* const* argv) {
     print(text.str());
     return ExitCode::done;
   }
+  const CLI::Option* const json = innermost(app).get_option_no_throw("--json");
+  hide_progress(json != nullptr && json->count() != 0);
   return chosen();
 }
 

@@ -21,33 +21,38 @@ Doing& now_doing() {
   static Doing now;
   return now;
 }
+constexpr const char* start_of_line = "\r\033[K";  // which is empty then
 std::atomic<int> shown_lines = 0;
+std::atomic<bool> progress_hidden = false;
 
 }  // namespace
 
 void remark(std::string_view text) {
-  const std::string line = printable(text) + "\n";
+  std::string line = printable(text) + "\n";
   if (sink_of_thread != nullptr) {
     *sink_of_thread += line;
-  } else {
-    std::fwrite(line.data(), 1, line.size(), stderr);
+    return;
   }
+  if (shown_lines != 0) line.insert(0, start_of_line);
+  std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
 RemarkSink::RemarkSink(std::string& lines) : before_(sink_of_thread) { sink_of_thread = &lines; }
 RemarkSink::~RemarkSink() { sink_of_thread = before_; }
 
-ProgressLine::ProgressLine() : terminal_(sink_of_thread == nullptr && isatty(STDERR_FILENO) == 1) {}
+void hide_progress(bool hidden) { progress_hidden = hidden; }
+
+ProgressLine::ProgressLine() : terminal_(sink_of_thread == nullptr && !progress_hidden && isatty(STDERR_FILENO) == 1) {}
 
 ProgressLine::~ProgressLine() {
   if (!shown_) return;
-  std::fputs("\r\033[K", stderr);
+  std::fputs(start_of_line, stderr);
   --shown_lines;
 }
 
 void ProgressLine::show(std::string_view text) {
   if (!terminal_) return;
-  const std::string line = "\r\033[K" + printable(text);
+  const std::string line = start_of_line + printable(text);
   std::fwrite(line.data(), 1, line.size(), stderr);
   if (!shown_) ++shown_lines;
   shown_ = true;

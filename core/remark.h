@@ -22,6 +22,9 @@ class RemarkSink {
   std::string* before_;
 };
 
+// No line of progress is shown from now on, or lines are again.
+void hide_progress(bool hidden);
+
 // What the program is at, for who wonders why it takes long: as the thread that said so last has it.
 void doing(std::string_view what);
 std::string what_is_done();

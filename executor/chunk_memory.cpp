@@ -13,6 +13,7 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "core/remark.h"
 #include "executor/clock.h"
 
 namespace tencache {
@@ -81,7 +82,10 @@ void PinnedSegments::cover(Bytes used_bytes, bool touch) {
       throw Error("tier '" + tier_ + "': cannot keep memory from child processes: " + std::strerror(errno));
     }
     if (accelerator_ == nullptr) continue;
-    if (touch) make_pages(segments_.back(), bytes);
+    if (touch) {
+      doing("page-locking CPU memory, " + format_bytes(static_cast<Bytes>(offset)) + " of " + format_bytes(used_bytes));
+      make_pages(segments_.back(), bytes);
+    }
     // What was refused once is refused again.
     pinned_.back() = refusal_.empty() && accelerator_->pin(segments_.back(), bytes, refusal_);
   }

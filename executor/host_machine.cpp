@@ -377,6 +377,11 @@ bool HostMachine::await(std::chrono::nanoseconds limit) {
 
 void HostMachine::initialise(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place) {
   if (streams_) streams_->await_all();
+  constexpr Bytes worth_saying = 64 * MiB;
+  if (filled_ / worth_saying != (filled_ + bytes) / worth_saying) {
+    doing("filling the first tensors, " + format_bytes(filled_) + " so far");
+  }
+  filled_ += bytes;
   memory_->fill(tensor, begin, bytes, place.tier,
                 [&](std::span<std::byte> content) { bodies_.initialise(tensor, begin, content); });
 }

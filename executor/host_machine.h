@@ -214,6 +214,7 @@ class HostMachine final : public Machine {
   bool holds_ = false, held_ = false;  // small copies; any since `hold`
   std::optional<FaultInjector> faults_;
   std::optional<HostMemory> memory_;
+  Bytes filled_ = 0;                    // of persistent tensors, before the first op
   std::vector<const CopyLane*> links_;  // of the lanes, for what they say of themselves
   std::unique_ptr<WorkLanes> lanes_;
   // It goes first, and what it started is over then; but the threads of lanes use it until they are stopped.

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "configs/generate_settings.h"
 #include "configs/shipped_files.h"
 #include "core/error.h"
+#include "core/patience_line.h"
 #include "core/remark.h"
 #include "gui/report/page.h"
 #include "sim/interruption.h"
@@ -135,6 +137,17 @@ py::tuple import_trace(const std::string& format, const QuestionSettings& settin
   return py::make_tuple(std::make_shared<PythonTrace>(PythonTrace{std::move(imported.trace)}), to_text(remarks));
 }
 
+class PythonPatience {
+ public:
+  explicit PythonPatience(std::string name) : name_(std::move(name)) {}
+  void enter() { line_.emplace(name_); }
+  void exit(const py::args& /*why*/) { line_.reset(); }
+
+ private:
+  std::string name_;
+  std::optional<PatienceLine> line_;
+};
+
 std::shared_ptr<PythonTrace> generate(const GenerateSettings& settings) {
   const py::gil_scoped_release others_may_run;
   return std::make_shared<PythonTrace>(PythonTrace{generate_trace(settings)});
@@ -172,6 +185,11 @@ PYBIND11_MODULE(_core, module) {
   module.def("import_trace", &import_trace, py::arg("format"), py::arg("settings"),
              "A trace from (option, text) pairs of `tencache import`, and remarks. Raises Error.");
   module.def("generate", &generate, py::arg("settings"), "A trace from (option, text) pairs of `tencache generate`.");
+  py::class_<PythonPatience>(module, "PatienceLine", "Of core/patience_line.h, in a `with` block.")
+      .def(py::init<std::string>(), py::arg("name"))
+      .def("__enter__", &PythonPatience::enter)
+      .def("__exit__", &PythonPatience::exit);
+  module.def("doing", &doing, py::arg("what"), "What that line shows from now on.");
   module.def("set_installed_configs", &set_installed_configs, py::arg("folder"));
   module.def(
       "watch_signals", [] { main_thread = std::this_thread::get_id(); },

@@ -37,10 +37,11 @@ void bind_live(py::module_& module);
 void bind_policy(py::module_& module);
 void bind_rows(py::module_& module);
 
-// A copy as an array of one dimension.
+// A copy as an array of one dimension. Its stride is stated: pybind11 before 2.12 would read it from where NumPy 2 no
+// longer has it.
 template <typename T>
 py::array_t<T> to_array(const std::vector<T>& values) {
-  py::array_t<T> array(static_cast<py::ssize_t>(values.size()));
+  py::array_t<T> array({static_cast<py::ssize_t>(values.size())}, {static_cast<py::ssize_t>(sizeof(T))});
   if (!values.empty()) std::memcpy(array.mutable_data(), values.data(), values.size() * sizeof(T));
   return array;
 }

@@ -11,7 +11,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from typing import Callable, List, Sequence
+from typing import Callable, ContextManager, List, Sequence
 
 from tencache_recorder._library import alone
 
@@ -20,7 +20,8 @@ from ._core import Error, available_memory
 _DO_NOT_NEED = 4  # MADV_DONTNEED
 
 
-def machine_file(device: str, cpu_tier: bool, directories: Sequence[str], say: Callable[[str], None]) -> str:
+def machine_file(device: str, cpu_tier: bool, directories: Sequence[str], say: Callable[[str], None],
+                 patience: Callable[[str], ContextManager[None]]) -> str:
     """Measured once, in a few seconds, and kept. `device`: "cpu", where ordinary memory stands in for a GPU's, or "cuda".
     `cpu_tier`: whether CPU memory lies between the capped memory and the files."""
     folders = [os.path.realpath(folder) for folder in directories or ["/var/tmp"]]
@@ -30,13 +31,14 @@ def machine_file(device: str, cpu_tier: bool, directories: Sequence[str], say: C
     if not path.exists():
         with alone(str(cache)):
             if not path.exists():
-                _measure(path, device, cpu_tier, folders, say)
+                say("measuring this computer's memory and disk, once (some seconds)")
+                with patience("measuring this computer"):
+                    _measure(path, device, cpu_tier, folders)
+                say(f"kept in {path}; a longer look: `tencache calibrate`, and --machine FILE")
     return str(path)
 
 
-def _measure(path: pathlib.Path, device: str, cpu_tier: bool, directories: List[str],
-             say: Callable[[str], None]) -> None:
-    say("measuring this computer's memory and disk, once (some seconds)")
+def _measure(path: pathlib.Path, device: str, cpu_tier: bool, directories: List[str]) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = os.path.join(folder, "machine.yaml")
         words = ["calibrate", "--quick", "-o", made]
@@ -53,7 +55,6 @@ def _measure(path: pathlib.Path, device: str, cpu_tier: bool, directories: List[
             raise Error(f"this computer cannot be measured: {lines[-1] if lines else 'no reason given'}; give a "
                         "machine file")
         os.replace(made, path)
-    say(f"kept in {path}; a longer look: `tencache calibrate`, and --machine FILE")
 
 
 def _status(name: str) -> int:

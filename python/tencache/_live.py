@@ -9,7 +9,7 @@ import importlib
 import json
 import sys
 import time
-from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from tencache_recorder import _choices, _program as objects
@@ -58,10 +58,17 @@ class Options:
     plan: str = ""
     program: str = "a PyTorch program"
     quiet: bool = False
+    progress: bool = True  # a line on a terminal while something takes long, unless `quiet`
 
     def say(self, text: str) -> None:
         if not self.quiet and _ranks.rank() == 0:
             print("tencache: " + text, file=sys.stderr)
+
+    def patience(self, what: str) -> ContextManager[None]:
+        """Shows it, and how far that is, on a terminal once it has taken two seconds."""
+        if self.quiet or not self.progress or _ranks.rank() != 0:
+            return contextlib.nullcontext()
+        return _core.PatienceLine("tencache: " + what)
 
     def check(self) -> "Options":
         """With a machine. Raises Error where the options contradict each other."""
@@ -86,7 +93,8 @@ class Options:
         if self.plan:
             read_plan(self.plan)
         pace = bool(self.machine) if self.pace is None else self.pace
-        machine = self.machine or _computer.machine_file(self.device, not self.memory, self.directories, self.say)
+        machine = self.machine or _computer.machine_file(self.device, not self.memory, self.directories, self.say,
+                                                         self.patience)
         # Copies that are queued on a GPU's streams are not paced; a recording is of ops that are waited for as well.
         run_ahead = self.run_ahead or ("0" if self.device == "cuda" and (self.pace or self.limits) else "")
         return dataclasses.replace(self, machine=machine, pace=pace, run_ahead=run_ahead)
@@ -148,10 +156,11 @@ class Live:
         """`options`: checked."""
         self.options, self._predicted = options, predicted
         self._plan = options.plan  # until it is applied
-        self.paging = Paging.load(options.device, options.say)
+        self.paging = Paging.load(options.device, options.say, options.patience)
         self.updates = Updates(self.paging, options.say)
         self._patches: Patches
-        self.models = Models(self.paging, options.say, lambda kind: self._patches.watch_optimizer(kind))
+        self.models = Models(self.paging, options.say, options.patience,
+                             lambda kind: self._patches.watch_optimizer(kind))
         self._patches = Patches(self)
         self._extensions = Extensions()
         self._taken = self._most_before = 0
@@ -348,9 +357,11 @@ class Live:
 
     def _make_run(self) -> "_core.LiveRun":
         sleep = self.options.sleep and not self.options.optimizer_tasks and not _ranks.are_joined()
-        return _core.LiveRun(self.options.setting(self._taken), pace=self.options.pace, sleep=sleep,
-                             fence=self.paging.fence, timeline=_ranks.own_file(self.options.timeline),
-                             predicted=self._predicted, stream=self.paging.stream)
+        setting = self.options.setting(self._taken)
+        with self.options.patience("preparing memory"):
+            return _core.LiveRun(setting, pace=self.options.pace, sleep=sleep, fence=self.paging.fence,
+                                 timeline=_ranks.own_file(self.options.timeline), predicted=self._predicted,
+                                 stream=self.paging.stream)
 
     def stay_awake(self) -> None:
         """From now on: threads that the runtime cannot wait for unseen will use tensors."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Tuple
 
 import torch
 from tencache_recorder import _program as objects
 
 from . import _core
 from ._paging import Paging
+
+
+_PART = 8  # tensors that are taken over between two words on how far that is
 
 
 class Known(NamedTuple):
@@ -25,9 +28,10 @@ class Models:
     """By weak references. `known`: modules, by their id. `open`: the ids of those whose forward runs. `batch`: of what
     the first model was given (samples, tokens of each). `described`: for a trace's header."""
 
-    def __init__(self, paging: Paging, say: Callable[[str], None], watch: Callable[[type], None]) -> None:
+    def __init__(self, paging: Paging, say: Callable[[str], None], patience: Callable[[str], ContextManager[None]],
+                 watch: Callable[[type], None]) -> None:
         """`watch`: what is to happen with each class of an optimizer."""
-        self._paging, self._say, self._watch = paging, say, watch
+        self._paging, self._say, self._patience, self._watch = paging, say, patience, watch
         self.known: Dict[int, Known] = {}
         self.open: List[int] = []
         self.batch: Tuple[int, int] = (0, 0)
@@ -135,9 +139,19 @@ class Models:
             self._leaves = [weakref.ref(tensor) for tensor in found]
             tensors += found
         self._mapped = False
-        if self._paging.adopt(tensors) and self._paging.adopt_mapped(tensors, objects.live(torch.Tensor)):
+        with self._patience("taking over the program's tensors"):
+            left = self._adopt_by_parts(tensors)
+        if left:
             self._say("weights in a mapped file are left where they are: other tensors use the file, too, or it is "
                       "still open")
+
+    def _adopt_by_parts(self, tensors: List[torch.Tensor]) -> int:
+        """Returns how many bytes were left alone, as others may use them."""
+        mapped = 0
+        for begin in range(0, len(tensors), _PART):
+            _core.doing(f"{begin} of {len(tensors)}")
+            mapped += self._paging.adopt(tensors[begin:begin + _PART])
+        return self._paging.adopt_mapped(tensors, objects.live(torch.Tensor)) if mapped else 0
 
     def mark(self) -> None:
         """Says what they are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from typing import Any, Callable, Iterable, Iterator, List, Optional
+from typing import Any, Callable, ContextManager, Iterable, Iterator, List, Optional
 
 import torch
 from tencache_recorder._library import CannotLoad, Library, source_root
@@ -28,10 +28,12 @@ class Paging:
     _loaded: Optional["Paging"] = None
 
     @classmethod
-    def load(cls, device: str, say: Callable[[str], None]) -> "Paging":
+    def load(cls, device: str, say: Callable[[str], None],
+             patience: Callable[[str], ContextManager[None]] = contextlib.nullcontext) -> "Paging":
         """Builds it where it is not there yet. Raises Error that says what is missing."""
         if cls._loaded is None:
-            cls._loaded = cls(device, cls._library_for(device, say))
+            with patience("loading what pages tensors"):
+                cls._loaded = cls(device, cls._library_for(device, say))
         if cls._loaded.device != device:
             raise Error(f"this process has paged tensors on the {cls._loaded.device} before; those on {device} need another")
         return cls._loaded

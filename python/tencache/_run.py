@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from typing import Callable, List, Sequence, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
 from tencache_recorder import Recorded
 
@@ -20,8 +20,10 @@ from . import _computer, _core, _ranks
 from ._commands import info
 from ._core import Error
 from ._live import Live, NoRoom, Options
+from ._paging import Paging
 
-_RECORDED_STEPS = 5  # of a recording, after two that warm up
+_RECORDED_STEPS, _WARM_UP_STEPS = 5, 2  # of a recording
+_STEPS_FILE = ".steps"  # beside the trace: a byte for each step of a recording that is over
 _KNOWN_SHARE = 0.9   # of ops; where fewer come as the policy expects, the report begins with that
 
 
@@ -54,6 +56,19 @@ class Recording:
     largest_op_bytes: int = 0
 
 
+def _output_of(child: "subprocess.Popen[str]", text: str, steps_file: str) -> str:
+    """All that it prints; meanwhile says which step it is at."""
+    given: Optional[str] = text
+    while True:
+        try:
+            return child.communicate(given, timeout=1)[0]
+        except subprocess.TimeoutExpired:
+            given = None
+        if os.path.exists(steps_file):
+            total = _WARM_UP_STEPS + _RECORDED_STEPS
+            _core.doing(f"step {min(os.path.getsize(steps_file) + 1, total)} of {total}")
+
+
 def _record(options: Options, script: List[str], text: str, share: bool) -> Recording:
     """A few steps in a process of their own, in the memory that the run will have, or that this computer has free.
     `text`: of a script that comes from standard input. `share`: how much memory the run will have is not known yet."""
@@ -80,11 +95,18 @@ def _record(options: Options, script: List[str], text: str, share: bool) -> Reco
         else:  # never without a limit
             words += ["--gpu-memory", f"{int(0.7 * _computer.free_bytes(options.device) / _ranks.count_here())}B"]
         _say(f"recording {_RECORDED_STEPS} steps of {script[0]}, after two that warm up")
-        done = subprocess.run(words + ["--", *script], input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, errors="replace", env=_ranks.environment_of_rehearsal())
+        with options.patience(f"recording {script[0]}"), \
+                subprocess.Popen(words + ["--", *script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True, errors="replace",
+                                 env=_ranks.environment_of_rehearsal()) as child:
+            try:
+                output = _output_of(child, text, trace + _STEPS_FILE)
+            except BaseException:
+                child.kill()
+                raise
         if not os.path.exists(trace):
-            sys.stderr.write("".join(line + "\n" for line in done.stdout.splitlines()[-30:]))
-            raise Error(f"recording {script[0]} failed (exit code {done.returncode}; its last lines are above)")
+            sys.stderr.write("".join(line + "\n" for line in output.splitlines()[-30:]))
+            raise Error(f"recording {script[0]} failed (exit code {child.returncode}; its last lines are above)")
         with open(trace + ".json", encoding="utf-8") as file:
             figures = json.load(file)
         return Recording(_core.Trace._load(trace), figures["peak_bytes"], figures["largest_op"],
@@ -95,9 +117,11 @@ def _recorder(run: Live, path: str) -> Tuple[List[_core.Trace], Callable[[], Non
     """Recorded traces, and what is called after each step: it writes the median of some, and leaves the script. The
     script's own blocks are left on the way, so that its temporary files go."""
     traces: List[_core.Trace] = []
+    steps = os.open(path + _STEPS_FILE, os.O_CREAT | os.O_WRONLY, 0o600)
 
     def on_boundary() -> None:
-        if run.steps > 2:
+        os.write(steps, b".")
+        if run.steps > _WARM_UP_STEPS:
             traces.append(run.recorded_ops())
         if len(traces) < _RECORDED_STEPS:
             return
@@ -161,6 +185,7 @@ def _prepare(arguments: argparse.Namespace, options: Options) -> Live:
             trace = _core.Trace._load(arguments.trace)
             recording = Recording(trace, _peak(trace))
         else:
+            Paging.load(checked.device, checked.say, checked.patience)  # the recording's output is not shown
             recording = _record(checked, script, text, share)
     if share:
         checked = dataclasses.replace(checked, gpu_memory=_share(options, recording))
@@ -168,7 +193,8 @@ def _prepare(arguments: argparse.Namespace, options: Options) -> Live:
         return Live(checked)
     # With a budget for the whole process, what is taken at the first parameter is a guess: what is taken now.
     setting = checked.setting(_computer.resident_bytes())
-    predicted = _core.LivePrediction(setting, recording.trace, arguments.prediction or "")
+    with checked.patience("predicting"):
+        predicted = _core.LivePrediction(setting, recording.trace, arguments.prediction or "")
     _say(f"predicted: {predicted.seconds:.3f} s a step" if predicted.fits else
          f"predicted not to fit: {predicted.misfit}")
     return Live(checked, predicted)
@@ -240,7 +266,7 @@ class Session:
             directories=arguments.directory, pace=arguments.pace, timeline=arguments.timeline,
             optimizer_tasks=arguments.optimizer_tasks, faults=arguments.faults, sleep=arguments.sleep,
             gpu_allocator=arguments.gpu_allocator, run_ahead=arguments.run_ahead,
-            plan=arguments.plan, program=arguments.script)
+            plan=arguments.plan, program=arguments.script, progress=not arguments.json)
         try:
             self._options.settings = _settings(arguments.set)
             self._run = _prepare(arguments, self._options)

@@ -12,6 +12,7 @@
 #include "bench/driver_calls.h"
 #include "core/engine/engine.h"
 #include "core/error.h"
+#include "core/remark.h"
 #include "executor/arena_memory.h"
 #include "executor/calibrate.h"
 #include "executor/choose_device.h"
@@ -129,7 +130,9 @@ TEST_F(CudaRulesTest, PredictedUseOfCpuMemoryIsLockedBeforeAnythingRuns) {
   options.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
   for (const Bytes locked : {Bytes{0}, 40 * MiB}) {
     options.locked = locked;
+    doing("");
     const HostMachine machine(two_tiers(2 * MiB), bodies_, options);
+    EXPECT_EQ(what_is_done(), locked == 0 ? "" : "page-locking CPU memory, 0 B of 40.00 MiB");
     EXPECT_EQ(driver.counts().pinned, locked == 0 ? 0u : 1u);
   }
   EXPECT_EQ(driver.counts().pinned, 0u);

@@ -1,8 +1,10 @@
 """`tencache run python` as users call it: shares of a peak, predictions, a budget for the whole process, refusals."""
 
+import contextlib
 import hashlib
 import json
 import os
+import pty
 import subprocess
 import sys
 import tempfile
@@ -54,6 +56,20 @@ class Runs(unittest.TestCase):
                               env=dict(os.environ, TMPDIR=self.folder))
         self.assertEqual(done.returncode, code, done.stdout[-1000:] + done.stderr[-3000:])
         return done
+
+    def on_a_terminal(self, *words):
+        """What a run shows there, each line that is written over as one of its own."""
+        shown, terminal = pty.openpty()
+        command = [sys.executable, "-m", "tencache", "run", "python", "--machine", self.machine, "--no-pace", *words]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal) as running:
+            os.close(terminal)
+            text = b""
+            with contextlib.suppress(OSError):  # which is how a terminal ends
+                while part := os.read(shown, 65536):
+                    text += part
+            os.close(shown)
+        self.assertEqual(running.returncode, 0, text[-3000:])
+        return text.decode().replace("\r\033[K", "\n").splitlines()
 
     def run_python(self, *words, code=0, text=""):
         return self.call("-m", "tencache", "run", "python", "--machine", self.machine, "--no-pace", *words, code=code,
@@ -137,6 +153,20 @@ print(torch.get_num_threads(), float(torch.nn.Linear(2, 2)(torch.ones(2)).sum())
             content = file.read()
         self.assertIn("predicted: foresight", content)
         self.assertIn("measured: foresight", content)
+
+    # Its steps take 0.6 s at least, and what takes two seconds shows how far it is each second.
+    def test_a_recording_shows_on_a_terminal_how_far_it_is(self):
+        slow = self.file("slow.py", PROGRAM.replace("    optimizer.zero", "    time.sleep(0.6)\n    optimizer.zero")
+                         .replace("sys,", "sys, time,"))
+        words = ["--gpu-memory", "80%", "--", slow, "7"]
+        lines = self.on_a_terminal(*words)
+        steps = [int(line.split("step ")[1].split(" of 7, ")[0]) for line in lines
+                 if line.startswith(f"tencache: recording {slow}: step ")]
+        self.assertGreater(len(steps), 1, lines)
+        self.assertEqual(steps, sorted(steps))
+        self.assertLessEqual(set(steps), set(range(1, 8)))
+        lines = self.on_a_terminal("--json", self.path("answer.json"), *words)
+        self.assertFalse([line for line in lines if ": step " in line], lines)
 
     def test_a_prediction_from_a_recording_that_is_there(self):
         trace = self.path("step.trace.jsonl")

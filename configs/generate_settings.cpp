@@ -200,8 +200,7 @@ constexpr const char* routing_options[] = {"routing-seed", "routing-popularity",
 
 // Of a generation. What only training or a single pass has is refused.
 void set_generation(const Values& values, GenerateOptions& options) {
-  for (const char* name :
-       {"batch", "micro-batches", "seq", "seq-distribution", "forward-only", "recompute", "optimizer"}) {
+  for (const char* name : {"batch", "micro-batches", "seq", "seq-distribution", "forward-only", "optimizer"}) {
     if (values.given(name)) {
       throw Error(fmt::format("--{} is not for --new-tokens; a generation takes --prompt and --block", name));
     }
@@ -446,7 +445,8 @@ const std::vector<GenerateOption>& generate_options() {
        "all"},
       {"recompute", text,
        "Compute activations again in the backward pass: " + enum_names<Recompute>() +
-           "; with a share of the layers as block:0.5, every second one (docs/workloads.md)",
+           "; with a share of the layers as block:0.5, every second one; with --new-tokens choose: keys and values of "
+           "prompts, in pieces of --kv-page (docs/workloads.md)",
        "none"},
       {"context-chunk", whole,
        "Train a long sequence by chunks of so many tokens, which leave keys, values and gradients of them "

@@ -45,13 +45,15 @@ class Lowering {
     std::size_t next = 0;
     for (OpIndex index = 0; index < trace_.ops.size(); ++index) {
       for (; next < levels_.size() && trace_.choices[next].before == index; ++next) {
+        take_back(trace_.choices[next]);
+        for (const auto& [id, copy] : copies_of_[next]) copies_[id] = copy;
         for (const OpIndex op : again_in(next)) {
           for (const TensorId id : trace_.writes(trace_.ops[op])) now_[id] = copies_[id];
-          add(trace_.ops[op], Phase::backward);
+          add_again(trace_.ops[op], trace_.ops[index]);
         }
       }
       moved.push_back(static_cast<OpIndex>(lowered_.ops.size()));
-      add(trace_.ops[index], trace_.ops[index].phase);
+      add(trace_.ops[index]);
     }
     for (OpDetail& detail : lowered_.details) {
       if (detail.revealed_by != none) detail.revealed_by = moved[detail.revealed_by];
@@ -64,35 +66,54 @@ class Lowering {
     return trace_.choices[choice].again[static_cast<std::size_t>(levels_[choice])];
   }
 
+  // What a choice before this one made anew is again what the trace itself makes.
+  void take_back(const RecomputeChoice& choice) {
+    for (const std::vector<OpIndex>& again : choice.again) {
+      for (const OpIndex op : again) {
+        for (const TensorId id : trace_.writes(trace_.ops[op])) now_[id] = recorded_[id];
+      }
+    }
+  }
+
   // All tensors, with the copies where the generator would have added them.
   void add_tensors() {
-    std::vector<std::pair<TensorId, TensorId>> copied;  // before which tensor, and of which
+    std::vector<std::tuple<TensorId, TensorId, std::size_t>> copied;  // before which tensor, of which, for which choice
     const std::vector<TensorId> places = places_of(trace_);
-    std::vector<bool> seen(trace_.tensors.size(), false);
+    std::vector<std::size_t> seen(trace_.tensors.size(), 0);  // by which choice last, from 1
     for (std::size_t choice = 0; choice < levels_.size(); ++choice) {
       for (const OpIndex op : again_in(choice)) {
         for (const TensorId id : trace_.writes(trace_.ops[op])) {
-          if (!seen[id]) copied.emplace_back(places[trace_.choices[choice].before], id);
-          seen[id] = true;
+          if (std::exchange(seen[id], choice + 1) != choice + 1)
+            copied.emplace_back(places[trace_.choices[choice].before], id, choice);
         }
       }
     }
     std::ranges::sort(copied);
     copies_.assign(trace_.tensors.size(), none);
-    now_.resize(trace_.tensors.size());
+    copies_of_.resize(levels_.size());
+    recorded_.resize(trace_.tensors.size());
     const auto add = [&](TensorId id) {
       lowered_.tensors.push_back(trace_.tensors[id]);
       return static_cast<TensorId>(lowered_.tensors.size() - 1);
     };
     std::size_t next = 0;
     for (TensorId id = 0; id <= trace_.tensors.size(); ++id) {
-      for (; next < copied.size() && copied[next].first == id; ++next)
-        copies_[copied[next].second] = add(copied[next].second);
-      if (id < trace_.tensors.size()) now_[id] = add(id);
+      for (; next < copied.size() && std::get<0>(copied[next]) == id; ++next) {
+        const auto [place, of, choice] = copied[next];
+        copies_of_[choice].emplace_back(of, add(of));
+      }
+      if (id < trace_.tensors.size()) recorded_[id] = add(id);
     }
+    now_ = recorded_;
   }
 
-  void add(const Op& op, Phase phase) {
+  // In the phase, and at the step of a generation, of the op that it runs before.
+  void add_again(const Op& op, const Op& before) {
+    Op& added = lowered_.ops[add(op)];
+    added.phase = before.phase;
+    if (before.phase == Phase::decode) added.detail = before.detail;
+  }
+  OpIndex add(const Op& op) {
     const auto present = [this](std::span<const TensorId> ids, std::vector<TensorId>& to) {
       to.clear();
       for (const TensorId id : ids) to.push_back(now_[id]);
@@ -100,15 +121,16 @@ class Lowering {
     present(trace_.reads(op), reads_);
     present(trace_.writes(op), writes_);
     present(trace_.frees(op), frees_);
-    const OpIndex added = lowered_.add_op(op, reads_, writes_, frees_);
-    lowered_.ops[added].phase = phase;
+    return lowered_.add_op(op, reads_, writes_, frees_);
   }
 
   const Trace& trace_;
   std::span<const RecomputeLevel> levels_;
   Trace lowered_;
-  std::vector<TensorId> now_;     // by tensor: what the present op reads and writes for it
-  std::vector<TensorId> copies_;  // by tensor: what its ops make when they run again
+  std::vector<TensorId> recorded_;  // by tensor: what it is in the lowered program
+  std::vector<TensorId> now_;       // what the present op reads and writes for it
+  std::vector<TensorId> copies_;    // what its ops make when they run again for the present choice
+  std::vector<std::vector<std::pair<TensorId, TensorId>>> copies_of_;  // by choice: tensors, and what is made of them
   std::vector<TensorId> reads_, writes_, frees_;
 };
 

@@ -9,8 +9,9 @@
 
 namespace tencache {
 
-// The program of a level for each of the trace's choices: before a layer's backward pass run copies of those ops of its
-// forward pass that the level runs again, with the same times, into tensors of their own, and what follows reads these.
+// The program of a level for each of the trace's choices: before a layer's backward pass (a new token's attention) run
+// copies of those ops of its forward pass that the level runs again, with the same times, into tensors of their own, and
+// what follows reads these, up to the next choice that could make the same tensors.
 // The result has no choices. `levels`: by choice. Throws Error for a level that a choice does not offer.
 Trace with_levels(const Trace& trace, std::span<const RecomputeLevel> levels);
 

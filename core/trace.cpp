@@ -74,9 +74,8 @@ class ChoiceCheck {
   std::string mistake_in(std::size_t number) {
     const RecomputeChoice& choice = trace_.choices[number];
     if (choice.before >= trace_.ops.size()) return "has a backward pass at an op that does not exist";
-    if (number > 0 && choice.before <= trace_.choices[number - 1].before) {
-      return "has a backward pass that begins no later than that of the choice before it; put choices in the order of "
-             "their backward passes";
+    if (number > 0 && choice.before < trace_.choices[number - 1].before) {
+      return "is before an earlier op than the choice above it; put choices in the order of 'before'";
     }
     if (!choice.again.front().empty()) return "has ops for the level 'keep', which runs none again";
     for (std::size_t level = 1; level < recompute_level_count; ++level) {
@@ -116,8 +115,9 @@ class ChoiceCheck {
         if (trace_.tensors[id].persistent) {
           return what + "writes tensor '" + trace_.name(trace_.tensors[id]) + "', which is persistent";
         }
-        if (made_[id].choice != 0 && made_[id].choice != number + 1) {
-          return what + "makes tensor '" + trace_.name(trace_.tensors[id]) + "', as another choice does";
+        const std::size_t maker = made_[id].choice;
+        if (maker != 0 && maker != number + 1 && trace_.choices[maker - 1].before == before) {
+          return what + "makes tensor '" + trace_.name(trace_.tensors[id]) + "', as another choice before that op does";
         }
         made_[id] = {number + 1, list_};
         for (OpIndex next = writer_of(id, run + 1, before); next != none; next = writer_of(id, next + 1, before)) {

@@ -274,14 +274,16 @@ template <>
 inline constexpr auto enum_texts<RecomputeLevel> = std::to_array<std::string_view>({"keep", "elementwise", "attention",
                                                                                     "block"});
 
-// How else the results of a layer can be had for the backward pass of a micro-batch. The trace itself keeps them all;
-// core/recompute.h makes the program of another level.
+// How else the results of a layer can be had: for the backward pass of a micro-batch all of them; for a new token of a
+// generation, a part of the prompts' keys and values. The trace itself keeps them all; core/recompute.h makes the program
+// of another level.
 struct RecomputeChoice {
   NameId module = 0;  // the layer
   std::uint32_t micro_batch = 0;
-  OpIndex before = none;  // the first op of the backward pass
-  // By level, rising: ops of the forward pass that run again, with the same times, before `before`. Ops from there on
-  // read what these made. A level without any is not offered, but for `keep`, which has none.
+  OpIndex before = none;  // the first op of the backward pass, or of the new token's attention
+  // By level, rising: ops of the forward pass that run again, with the same times, before `before`. Ops from there on, up
+  // to the next choice that could make the same, read what these made. A level without any is not offered, but for
+  // `keep`, which has none.
   std::array<std::vector<OpIndex>, recompute_level_count> again;
 
   bool offers(RecomputeLevel level) const {
@@ -298,7 +300,7 @@ struct Trace {
   std::vector<TensorId> accesses;
   KernelPool kernels;
   std::vector<OpDetail> details{OpDetail{}};
-  std::vector<RecomputeChoice> choices;  // in the order of their backward passes; of traces of one rank
+  std::vector<RecomputeChoice> choices;  // in the order of `before`; of traces of one rank
 
   std::span<const TensorId> reads(const Op& op) const {
     return {accesses.data() + op.accesses.first, op.accesses.reads};

@@ -37,6 +37,47 @@ void KvCacheOps::write(const Module& module, const MicroBatch& micro, CacheShape
      std::span<const TensorId>(&cache.pieces.back().tensor, 1));
 }
 
+void KvCacheOps::write_pieces(const Module& module, const MicroBatch& micro, CacheShape shape, TensorId x,
+                              std::span<const TensorId> weights, const std::function<Cost(Count tokens)>& cost) {
+  KvCache& cache = *micro.cache;
+  const Bytes input = step_.bytes(x) / micro.length;  // of a token of each sequence
+  struct Part {
+    TensorId x = none;
+    Count tokens = 0;
+  };
+  std::vector<Part> parts;
+  std::vector<TensorId> inputs;
+  for (Count begin = 0; begin < micro.length; begin += micro.piece_tokens) {
+    const Count tokens = std::min(micro.piece_tokens, micro.length - begin);
+    const std::string name = "input." + std::to_string(parts.size());
+    parts.push_back({step_.tensor(module, name, tokens * input, Role::kv_cache), tokens});
+    inputs.push_back(parts.back().x);
+  }
+  step_.op("cut_input", module, {.kernel = {.kind = KernelKind::copy}}, std::span<const TensorId>(&x, 1), inputs);
+  for (const Part& part : parts) {
+    cache.tokens += part.tokens;
+    cache.room = cache.tokens;
+    const std::string name = "kv." + std::to_string(cache.pieces.size());
+    const Bytes bytes = micro.sequences * part.tokens * token_bytes(step_, shape.width);
+    cache.pieces.push_back({step_.tensor(module, name, bytes, Role::kv_cache), cache.tokens, step_.next_op()});
+    std::vector<TensorId> reads = {part.x};
+    reads.insert(reads.end(), weights.begin(), weights.end());
+    step_.op("kv_project", module, cost(part.tokens), reads, std::span<const TensorId>(&cache.pieces.back().tensor, 1));
+  }
+}
+
+void KvCacheOps::choose(const Module& module, const MicroBatch& micro) {
+  for (const KvCache::Piece& piece : micro.cache->pieces) {
+    if (piece.maker == none) continue;
+    RecomputeChoice choice{.module = module.id,
+                           .micro_batch = static_cast<std::uint32_t>(micro.index),
+                           .before = step_.next_op(),
+                           .again = {}};
+    choice.again[static_cast<std::size_t>(RecomputeLevel::block)] = {piece.maker};
+    step_.choose(std::move(choice));
+  }
+}
+
 std::vector<TensorId> KvCacheOps::read(const Module& module, const MicroBatch& micro, CacheShape shape) {
   const KvCache& cache = *micro.cache;
   const Count first = cache.tokens - shape.seen(cache.tokens);
@@ -200,6 +241,10 @@ TensorId LatentAttentionOps::attend_cache(Layer& layer, const MicroBatch& micro,
 
 TensorId AttentionOps::forward(Layer& layer, const MicroBatch& micro, TensorId x, AttentionState& state) {
   const Count tokens = micro.tokens();
+  if (micro.cache != nullptr && step_.phase == Phase::prefill && step_.options.recompute == Recompute::choose) {
+    attend_in_pieces(layer, micro, x, state);
+    return linears_.linear(layer.attention_output, state.core.context, tokens, state.output);
+  }
   if (layer.query_key_value) {
     state.q = state.k = state.v = linears_.linear(layer.query_key_value, x, tokens, state.query_key_value);
   } else {
@@ -223,6 +268,28 @@ TensorId AttentionOps::forward(Layer& layer, const MicroBatch& micro, TensorId x
   const TensorId y = linears_.linear(layer.attention_output, state.core.context, tokens, state.output);
   if (!linears_.taken()) rank_.collectives.all_reduce(Group::tensor, layer.attention_module, y);
   return y;
+}
+
+void AttentionOps::attend_in_pieces(Layer& layer, const MicroBatch& micro, TensorId x, AttentionState& state) {
+  const Module& module = layer.attention_module;
+  const CacheShape shape = cache_shape(layer);
+  const Count tokens = micro.tokens(), queries = tokens * rank_.heads * model_.head_dimension;
+  state.q = linears_.linear(layer.query, x, tokens, state.query);
+  if (rank_.rotary) step_.op("rotary", module, kernels_.rotary(queries), {state.q}, {state.q});
+  std::vector<TensorId> weights;
+  for (Linear* const linear : {&layer.key, &layer.value}) {
+    weights.push_back(linears_.weight_for(*linear));
+    if (linear->bias != nullptr) weights.push_back(linear->bias->value);
+  }
+  cache_.write_pieces(module, micro, shape, x, weights, [&](Count piece) {
+    const Count width = shape.width / 2;
+    return matmul(2, micro.sequences * piece, width, layer.key.in, {layer.key.in, width});
+  });
+  state.core.context = step_.activation(module, "context", queries);
+  std::vector<TensorId> reads = {state.q};
+  for (const KvCache::Piece& piece : micro.cache->pieces) reads.push_back(piece.tensor);
+  step_.op("flash_attention", module, flash(KernelKind::attention, micro, layer.window), reads,
+           std::span<const TensorId>(&state.core.context, 1));
 }
 
 // Composed of ops that each write a new tensor, or in place, unless that would change what is kept to begin with.
@@ -315,6 +382,7 @@ TensorId AttentionOps::attend_cache(Layer& layer, const MicroBatch& micro, Tenso
                  .shape = {micro.sequences, rank_.heads, rank_.key_value_heads, 1, seen, dimension}},
       .flops = 4 * keys * rank_.heads * dimension,
       .bytes = 2 * (keys * rank_.key_value_heads + micro.sequences * rank_.heads) * dimension * step_.element_bytes()};
+  cache_.choose(module, micro);
   std::vector<TensorId> reads = cache_.read(module, micro, shape);
   reads.push_back(q);
   if (layer.sinks != nullptr) reads.push_back(layer.sinks->value);

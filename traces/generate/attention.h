@@ -2,6 +2,7 @@
 // kernel keeps one fp32 number per row and head instead of the scores.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,12 @@ class KvCacheOps {
 
   // Adds the micro-batch's tokens, which `sources` have.
   void write(const Module& module, const MicroBatch& micro, CacheShape shape, std::initializer_list<TensorId> sources);
+  // Adds a prompt's tokens piece by piece, each by an op of cost `cost(tokens)` that reads a piece of the layer's input
+  // `x`, which is cut for it, and `weights`; so that policies may keep the input instead (Recompute::choose).
+  void write_pieces(const Module& module, const MicroBatch& micro, CacheShape shape, TensorId x,
+                    std::span<const TensorId> weights, const std::function<Cost(Count tokens)>& cost);
+  // The choices that the next op, a new token's attention, has of those pieces.
+  void choose(const Module& module, const MicroBatch& micro);
   // What a kernel reads to attend to all tokens that the last one sees: the pieces, or what an op expands them to.
   std::vector<TensorId> read(const Module& module, const MicroBatch& micro, CacheShape shape);
 
@@ -99,6 +106,8 @@ class AttentionOps : BlockOps {
 
  private:
   void rotate(const Module& module, Count tokens, AttentionState& state);
+  // Of a prompt whose keys and values a policy may have made again.
+  void attend_in_pieces(Layer& layer, const MicroBatch& micro, TensorId x, AttentionState& state);
   // The softmax is computed in fp32, and what follows reads a copy.
   bool fp32_softmax() const {
     return kernels_.eager() && step_.element_bytes() < 4 && facts_of(model_.family).fp32_softmax;

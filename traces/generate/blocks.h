@@ -97,7 +97,8 @@ struct RankModel {
 struct KvCache {
   struct Piece {
     TensorId tensor = none;
-    Count end = 0;  // one past the last token that it has room for
+    Count end = 0;         // one past the last token that it has room for
+    OpIndex maker = none;  // the op that can make it again of the layer's input, which is kept
   };
   std::vector<Piece> pieces;
   Count tokens = 0;  // of each sequence so far

@@ -275,8 +275,10 @@ void check_forward_only(const GenerateOptions& o) {
     refuse("attention", "latent attention is modelled with fused kernels only; leave it out");
   }
   if (!o.forward_only) return;
-  if (o.recompute != Recompute::none) {
-    refuse("recompute", "a forward pass keeps no activations to compute again; leave it out with --forward-only");
+  if (o.recompute != Recompute::none && !(o.generation && o.recompute == Recompute::choose)) {
+    refuse("recompute",
+           "a forward pass keeps no activations to compute again; leave it out with --forward-only, or with "
+           "--new-tokens take choose, for keys and values of prompts");
   }
   if (o.zero == 1 || o.zero == 2) {
     refuse("zero", "stage " + std::to_string(o.zero) +
@@ -285,8 +287,28 @@ void check_forward_only(const GenerateOptions& o) {
   }
 }
 
+// That a policy may have a prompt's keys and values computed again.
+void check_cache_choice(const GenerateOptions& o) {
+  if (o.recompute != Recompute::choose) return;
+  const FamilyFacts& facts = facts_of(o.model.family);
+  const auto no = [](const std::string& why) { refuse("recompute", "with --new-tokens 'choose' " + why); };
+  using enum ModelFamily;
+  const bool joint = o.model.family == gpt2 || o.model.family == bloom || o.model.family == falcon;
+  if (joint || facts.latent_attention || o.model.sliding_window != 0 || o.model.query_key_norm) {
+    no("is for models with a product each for keys and values, which all later tokens see; " + o.model.name +
+       " has none");
+  }
+  if (o.attention != AttentionKind::flash) no("is modelled with fused kernels only; leave --attention out");
+  if (o.generation->attention != Device::gpu) no("computes on the GPU; leave --attention-on out");
+  if (o.generation->shared_prefix != 0) no("needs the whole prompt's inputs; leave --shared-prefix out");
+  if (o.weights != nullptr || o.precision == Precision::fp8) {
+    no("reads weights in 16 or 32 bits; leave out --weights and --quantise, and take another --precision than fp8");
+  }
+}
+
 void check_generation(const GenerateOptions& o) {
   if (!o.generation) return;
+  check_cache_choice(o);
   check_at_least_one("new-tokens", o.generation->new_tokens);
   if (!facts_of(o.model.family).causal) refuse("new-tokens", o.model.name + " generates no text; take a decoder");
   if (o.head != Head::language_model) refuse("head", "a generation needs lm");

@@ -117,6 +117,8 @@ class Step {
     placeable = options.generation->placeable == Placeable::all;
   }
 
+  void choose(RecomputeChoice choice) { trace_.choices.push_back(std::move(choice)); }
+
   OpIndex next_op() const { return static_cast<OpIndex>(trace_.ops.size()); }
   OpIndex last_op() const { return static_cast<OpIndex>(trace_.ops.size() - 1); }
   // That the ops from now on run was decided by `op`; until end_revealed().

@@ -50,13 +50,14 @@ std::vector<RecomputeLevel> choose_recomputation(Trace& trace, const Policy& pol
   std::vector<RecomputeLevel> levels(trace.choices.size(), RecomputeLevel::keep);
   if (levels.empty()) return levels;
   policy.recompute(*Shown(trace, policy), machine, levels);
+  const bool generates = trace.ops[trace.choices.front().before].phase == Phase::decode;
+  const char* const what = generates ? " choices of keys and values" : " layers' results";
   trace = with_levels(trace, levels);
   for (std::size_t level = 1; level < recompute_level_count; ++level) {
     const auto chosen = std::ranges::count(levels, static_cast<RecomputeLevel>(level));
     if (chosen == 0) continue;
-    changes.push_back(std::to_string(chosen) + " of " + std::to_string(levels.size()) +
-                      " layers' results recomputed at level '" +
-                      std::string(to_string(static_cast<RecomputeLevel>(level))) + "'");
+    changes.push_back(std::to_string(chosen) + " of " + std::to_string(levels.size()) + what +
+                      " recomputed at level '" + std::string(to_string(static_cast<RecomputeLevel>(level))) + "'");
   }
   return levels;
 }

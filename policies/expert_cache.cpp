@@ -22,6 +22,7 @@
 #include "policies/classic.h"
 #include "policies/footprint.h"
 #include "policies/moving_unit.h"
+#include "policies/planning/expert_odds.h"
 #include "policies/policy_library.h"
 #include "policies/weight_homes.h"
 
@@ -36,6 +37,7 @@ class ExpertCache : public Policy {
     Layout layout;
     layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
     layout.initial[static_cast<std::size_t>(Role::parameter)] = 0;
+    if (program != nullptr) require_gates(program->trace, name());
     return layout;
   }
 
@@ -74,6 +76,7 @@ class ExpertCache : public Policy {
   }
 
  protected:
+  virtual const char* name() const = 0;
   virtual void chosen(const Event& event, const View& view, Actions& actions) = 0;
   // The tensor, of an expert, has come to the GPU or was used there.
   virtual void touched(TensorId tensor, Experts::Place place) = 0;
@@ -109,6 +112,7 @@ class ExpertLru final : public ExpertCache {
   }
 
  private:
+  const char* name() const override { return "expert-lru"; }
   void start(const View& view) override {
     ExpertCache::start(view);
     time_ = 0;
@@ -171,6 +175,7 @@ class MoeInfinity final : public ExpertCache {
   }
 
  private:
+  const char* name() const override { return "moe-infinity"; }
   void start(const View& view) override {
     ExpertCache::start(view);
     all_ = {};

@@ -24,6 +24,7 @@
 #include "policies/classic.h"
 #include "policies/footprint.h"
 #include "policies/moving_unit.h"
+#include "policies/planning/expert_odds.h"
 #include "policies/policy_library.h"
 #include "policies/weight_homes.h"
 
@@ -96,6 +97,7 @@ class ExpertPlaces : public Policy {
     layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
     layout.initial[static_cast<std::size_t>(Role::parameter)] = 0;
     if (program == nullptr) return layout;
+    require_gates(program->trace, name());
     const TierId cpu = machine.tier_of(Device::cpu);
     const Experts experts(program->trace);
     if (experts.layers() == 0 || cpu == no_tier) return layout;
@@ -131,6 +133,7 @@ class ExpertPlaces : public Policy {
   }
 
  protected:
+  virtual const char* name() const = 0;
   // Where experts lie at the start.
   virtual OnGpu placed(const Trace& trace, const MachineSpec& machine, const Experts& experts) const = 0;
 
@@ -196,6 +199,7 @@ class Fiddler final : public ExpertPlaces {
   std::unique_ptr<DecidedPlaces> place_decided(const Trace& trace, const MachineSpec& machine) const override;
 
  private:
+  const char* name() const override { return "fiddler"; }
   OnGpu placed(const Trace& trace, const MachineSpec& machine, const Experts& experts) const override {
     // One buffer for what is copied.
     return placed_evenly(experts, resident_ != 0 ? resident_ : experts_that_fit(trace, machine, experts, 1));
@@ -337,6 +341,7 @@ class Ktransformers final : public ExpertPlaces {
   }
 
  private:
+  const char* name() const override { return "ktransformers"; }
   bool dynamic() const { return placement_ == "dynamic"; }
 
   OnGpu placed(const Trace&, const MachineSpec&, const Experts& experts) const override {

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+
+#include "core/error.h"
 
 namespace tencache {
 namespace {
@@ -9,6 +12,18 @@ namespace {
 constexpr double gates_before = 4;  // by which all experts are alike; chosen by trial
 
 }  // namespace
+
+void require_gates(const Trace& trace, const char* policy) {
+  for (const Op& op : trace.ops) {
+    if (trace.detail(op).revealed_by != none) continue;
+    for (const TensorId tensor : trace.reads(op)) {
+      if (trace.tensors[tensor].role != Role::expert) continue;
+      throw Error(std::string("policy '") + policy + "': op '" + trace.name(op) + "' reads expert '" +
+                  trace.name(trace.tensors[tensor]) +
+                  "', and the trace does not say which op chooses it: give the op `revealed_by`, the id of its gate");
+    }
+  }
+}
 
 ExpertOdds::ExpertOdds(const Trace& trace) : op_count_(trace.ops.size()) {
   if (!has_gates(trace)) return;

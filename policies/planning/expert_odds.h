@@ -10,6 +10,9 @@
 
 namespace tencache {
 
+// Throws Error, in the name of `policy`, where an op reads an expert that no gate chooses for it.
+void require_gates(const Trace& trace, const char* policy);
+
 // Choices are taken for independent of each other, but that an expert that the layer's last gate chose is chosen again
 // with a probability of its own, which all layers share. The probability of each expert is its share of the layer's
 // choices so far, with a few gates more by which all are alike, as many as the trace says that a gate will choose.

@@ -118,6 +118,26 @@ TEST(Ktransformers, AShareIsAtMostOne) {
   }
 }
 
+// Nobody says who chooses the experts.
+TEST(ExpertPolicies, RefuseExpertsWithoutAGate) {
+  Trace trace;
+  const TensorId expert = trace.add_tensor("mlp.experts.0.w", 10, Role::expert, true);
+  add_op(trace, 10, {expert}, {});
+  for (const std::string policy : {"expert-lru", "moe-infinity", "fiddler", "ktransformers"}) {
+    const MachineSpec machine = small_machine(100);
+    const MadePolicy made = make_policy(policy);
+    try {
+      simulate(lower(trace, *made.policy, machine), machine, *made.policy);
+      FAIL() << policy;
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()),
+                "policy '" + policy +
+                    "': op 'op0' reads expert 'mlp.experts.0.w', and the trace does not say which op chooses it: give "
+                    "the op `revealed_by`, the id of its gate");
+    }
+  }
+}
+
 // Programs without gates run, too.
 TEST(ExpertPolicies, RunWithoutExperts) {
   for (const std::string policy : {"expert-lru", "moe-infinity", "fiddler", "ktransformers"}) {

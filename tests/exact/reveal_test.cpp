@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <sstream>
@@ -19,6 +20,7 @@
 #include "policies/registry.h"
 #include "sim/rehearse.h"
 #include "sim/simulate.h"
+#include "studies/tune_run.h"
 #include "tests/generate_cases.h"
 #include "tests/small_cases.h"
 #include "traces/generate/generate.h"
@@ -346,6 +348,28 @@ TEST(NoLeak, OraclesKnowMore) {
               "")
         << policy;
   }
+}
+
+// What is tuned is tried with choices of its own.
+TEST(NoLeak, TuningTriesWhatIsNotChosen) {
+  const Trace trace = small_mixture(1);
+  const MachineSpec machine = machine_for(trace);
+  const auto tried = [&](const Trace& tuned) {
+    TuneRequest request;
+    request.policy = "lru";
+    request.budget = 12;
+    request.threads = 1;
+    request.traces = {{.file = "mixture", .loaded = std::make_shared<const Trace>(tuned)}};
+    request.scenario.trace.rescale.no_rescale = true;
+    request.scenario.machine = {.name = "small", .loaded = std::make_shared<const MachineSpec>(machine)};
+    std::ostringstream text;
+    for (const Candidate& candidate : run_tune(request, {}).result.candidates) {
+      for (const auto& [name, value] : candidate.settings) text << name << "=" << value << " ";
+      text << candidate.median_seconds(0) << "\n";
+    }
+    return text.str();
+  };
+  EXPECT_EQ(tried(trace), tried(with_other_choices(trace, 0)));
 }
 
 // And what they know is worth something.

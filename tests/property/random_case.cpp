@@ -109,8 +109,10 @@ Trace random_trace(Random& random, Bytes unit) {
   for (std::uint64_t i = 0; i < tensors; ++i) {
     const Bytes bytes =
         std::max<Bytes>(1, (random.one_in(4) ? random.between(1, 400) : random.between(20, 120)) * unit);
-    trace.add_tensor(std::string("t").append(std::to_string(i)), bytes, static_cast<Role>(random.below(role_count)),
-                     random.one_in(2));
+    const bool persistent = random.one_in(2);
+    const auto role = static_cast<Role>(random.below(role_count));  // experts come with gates
+    trace.add_tensor(std::string("t").append(std::to_string(i)), bytes, role == Role::expert ? Role::parameter : role,
+                     persistent);
   }
   const bool cpu_ops = random.one_in(2);
   const std::uint64_t ops = random.between(2, 11);

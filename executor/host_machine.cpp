@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "core/remark.h"
 #include "core/text.h"
 #include "core/timeline.h"
 #include "executor/clock.h"

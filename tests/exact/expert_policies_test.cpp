@@ -21,8 +21,9 @@ using testing::HasSubstr;
 
 // A layer of three experts, each a weight of 10 bytes that one op of 10 ns reads; x of 2 bytes. A gate of 10 ns for each
 // list of experts that it chooses, the first `prompts` gates in the prompt's phase.
+using Choices = std::vector<std::vector<std::size_t>>;
 struct Layer {
-  explicit Layer(std::vector<std::vector<std::size_t>> choices, std::size_t prompts = 0, Nanoseconds on_cpu_ns = 0) {
+  explicit Layer(const Choices& choices, std::size_t prompts = 0, Nanoseconds on_cpu_ns = 0) {
     const TensorId x = trace.add_tensor("x", 2, Role::activation, false);
     for (const char* name : {"mlp.experts.0.w", "mlp.experts.1.w", "mlp.experts.2.w"}) {
       trace.add_tensor(name, 10, Role::expert, true);
@@ -55,22 +56,22 @@ Bytes fetched(const std::string& policy, const Settings& settings, const Trace& 
 
 // 0 and 1 are there at the start of an iteration: 2 takes 0's place, 0 takes 2's.
 TEST(ExpertLru, TheOneUsedLongestAgoLeaves) {
-  EXPECT_EQ(fetched("expert-lru", {}, Layer({{0}, {1}, {2}, {1}, {0}}).trace), 20u);
+  EXPECT_EQ(fetched("expert-lru", {}, Layer(Choices{{0}, {1}, {2}, {1}, {0}}).trace), 20u);
   // In turn: none is ever there.
-  EXPECT_EQ(fetched("expert-lru", {}, Layer({{0}, {1}, {2}}).trace), 30u);
+  EXPECT_EQ(fetched("expert-lru", {}, Layer(Choices{{0}, {1}, {2}}).trace), 30u);
 }
 
 // Chosen 3, 2 and 1 times an iteration: 2 takes the place of 1, and 1 the place of 2, which has fewer.
 TEST(MoeInfinity, TheOneChosenLeastLeaves) {
-  EXPECT_EQ(fetched("moe-infinity", {}, Layer({{0}, {1}, {0}, {2}, {1}, {0}}).trace), 20u);
+  EXPECT_EQ(fetched("moe-infinity", {}, Layer(Choices{{0}, {1}, {0}, {2}, {1}, {0}}).trace), 20u);
   // As often as each other: in turn.
-  EXPECT_EQ(fetched("moe-infinity", {}, Layer({{0}, {1}, {2}}).trace), 30u);
+  EXPECT_EQ(fetched("moe-infinity", {}, Layer(Choices{{0}, {1}, {2}}).trace), 30u);
 }
 
 // foresight keeps 0, which is chosen most, and one of the others; belady as an oracle does, too.
 TEST(ForesightExperts, KeepsWhatIsChosenMost) {
-  const Trace trace = Layer({{0}, {1}, {0}, {2}, {0}, {1}, {0}, {2}}).trace;
-  EXPECT_EQ(fetched("foresight", {{"chunk", "whole"}}, trace), 40u);
+  const Trace trace = Layer(Choices{{0}, {1}, {0}, {2}, {0}, {1}, {0}, {2}}).trace;
+  EXPECT_EQ(fetched("foresight", {}, trace), 40u);
   EXPECT_EQ(fetched("belady", {{"oracle", "true"}}, trace), 40u);
 }
 
@@ -86,7 +87,7 @@ std::string devices(const std::string& policy, const Settings& settings, const T
 
 // Expert 0 is on the GPU. A copy and the op take 20 ns, the CPU 15 or 25.
 TEST(Fiddler, CopiesOrComputes) {
-  const std::vector<std::vector<std::size_t>> choices = {{0, 1}, {1, 2}};
+  const Choices choices = {{0, 1}, {1, 2}};
   EXPECT_EQ(devices("fiddler", {{"resident", "1"}}, Layer(choices, 0, 15).trace), "ggcgcc");
   EXPECT_EQ(devices("fiddler", {{"resident", "1"}}, Layer(choices, 0, 25).trace), "gggggg");
   // Of two that are missing: one each, 25 and 20 ns at the same time, is over before 40 or 50.
@@ -97,15 +98,15 @@ TEST(Fiddler, CopiesOrComputes) {
 }
 
 TEST(Ktransformers, PlacesAShare) {
-  const std::vector<std::vector<std::size_t>> choices = {{0, 1, 2}, {2}, {0}, {2}};
+  const Choices choices = {{0, 1, 2}, {2}, {0}, {2}};
   EXPECT_EQ(devices("ktransformers", {}, Layer(choices, 2, 15).trace), "gcccgcgcgc");
   EXPECT_EQ(devices("ktransformers", {{"gpu_experts", "0.34"}}, Layer(choices, 2, 15).trace), "ggccgcgggc");
   EXPECT_EQ(devices("ktransformers", {{"gpu_experts", "1"}}, Layer(choices, 2, 15).trace), "gggggggggg");
   // The prompt chose 2 twice: from the first new token on it is there in place of 0.
   EXPECT_EQ(devices("ktransformers", {{"gpu_experts", "0.34"}, {"placement", "dynamic"}}, Layer(choices, 2, 15).trace),
             "ggccgcgcgg");
-  const std::string drawn =
-      devices("ktransformers", {{"gpu_experts", "0.34"}, {"placement", "random"}}, Layer({{0}, {1}, {2}}, 0, 15).trace);
+  const std::string drawn = devices("ktransformers", {{"gpu_experts", "0.34"}, {"placement", "random"}},
+                                    Layer(Choices{{0}, {1}, {2}}, 0, 15).trace);
   EXPECT_EQ(std::ranges::count(drawn, 'c'), 2);
 }
 

@@ -5,7 +5,7 @@
 #include "answers/embedding.h"
 #include "answers/questions.h"
 #include "cli/console.h"
-#include "core/patience_line.h"
+#include "configs/patience_line.h"
 
 namespace tencache {
 namespace {

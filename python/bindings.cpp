@@ -11,7 +11,7 @@
 #include "configs/generate_settings.h"
 #include "configs/shipped_files.h"
 #include "core/error.h"
-#include "core/patience_line.h"
+#include "configs/patience_line.h"
 #include "core/remark.h"
 #include "gui/report/page.h"
 #include "sim/interruption.h"
@@ -185,7 +185,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("import_trace", &import_trace, py::arg("format"), py::arg("settings"),
              "A trace from (option, text) pairs of `tencache import`, and remarks. Raises Error.");
   module.def("generate", &generate, py::arg("settings"), "A trace from (option, text) pairs of `tencache generate`.");
-  py::class_<PythonPatience>(module, "PatienceLine", "Of core/patience_line.h, in a `with` block.")
+  py::class_<PythonPatience>(module, "PatienceLine", "Of configs/patience_line.h, in a `with` block.")
       .def(py::init<std::string>(), py::arg("name"))
       .def("__enter__", &PythonPatience::enter)
       .def("__exit__", &PythonPatience::exit);

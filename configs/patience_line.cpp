@@ -1,4 +1,4 @@
-#include "core/patience_line.h"
+#include "configs/patience_line.h"
 
 #include <chrono>
 #include <utility>

@@ -90,7 +90,7 @@ def report(rows, of):
         ends = ", ".join(f"{kind} {row[kind]:.3f} s" if row[kind] else f"{kind} does not fit"
                          for kind in ("none", "all"))
         levels = ", ".join(f"{count} {level}" for level, count in row["levels"].items())
-        text.append(f"{name}: {row['trace']} on {row['machine']} with {row['share']} of its memory: {ends}, chosen "
+        text.append(f"{name}: {row['trace']} on {row['machine']} with {row['share']} of its memory:\n{ends}, chosen "
                     f"{row['choice']:.3f} s ({levels}).")
     return "\n".join(text)
 

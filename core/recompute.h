@@ -32,8 +32,8 @@ struct LayerPasses {
 void add_choices(Trace& trace, std::span<const LayerPasses> layers, bool early_stop);
 
 // By op, whether it makes again in the backward pass what the forward pass made: a result of the same name by an op of
-// the same name and module, as in the programs of levels and in generated traces; or only what such ops read. In
-// recordings each result has a name of its own, so that none is.
+// the same name and module, as in programs of levels, generated traces and recordings of tencache_recorder; or only
+// what such ops read. In other recordings each result has a name of its own, so that none is.
 std::vector<bool> recomputed_ops(const Trace& trace);
 
 // Why the trace has no choices, for people. It has none. A recorder says it as option "no-choice" of the provenance.

@@ -137,8 +137,8 @@ struct OtherRecomputation {
   double gained_seconds = no_seconds;  // by the choice: `then` beyond the run
 };
 
-// What recomputation takes of the run, and what it gains: of each other run, the growth of stalls, less what its compute
-// and gaps are shorter.
+// What recomputation takes of the run, and what it gains: of each other run, the growth of stalls, less what its
+// compute and gaps are shorter.
 struct ExplainedRecomputation {
   double seconds = 0;                      // compute and gaps of what runs again
   std::vector<RecomputedLayer> layers;     // the longest first

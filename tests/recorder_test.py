@@ -290,6 +290,15 @@ class RecorderTest(unittest.TestCase):
             roles = {op["name"]: trace.tensors[op["writes"][0]]["role"] for op in trace.in_phase("backward")
                      if op["writes"]}
             self.assertEqual((roles["aten::addmm"], roles["aten::gelu_backward"]), ("activation", "gradient"))
+            # By their names it is told that these are the results of the forward pass.
+            named = {phase: [trace.tensors[op["writes"][0]]["name"] for op in trace.in_phase(phase)
+                             if op["name"] in ("aten::addmm", "aten::gelu") and op["module"] in ("0", "1")]
+                     for phase in ("forward", "backward")}
+            self.assertEqual(len(named["forward"]), 2)
+            self.assertEqual(named["backward"], named["forward"], f"reentrant: {reentrant}")
+            gradients = [trace.tensors[op["writes"][0]]["name"] for op in trace.in_phase("backward")
+                         if op["name"] == "aten::gelu_backward"]
+            self.assertNotIn(gradients[0], named["forward"])
 
     def test_autocast_has_its_precision_and_casts(self):
         program = Program()

@@ -14,8 +14,8 @@
 
 namespace tencache::gui {
 
-// What a span is painted as. On the lanes of ops: phases, then what is recomputed, then host time, then stalls by cause;
-// on a link's: asked for in advance, or urgent.
+// What a span is painted as. On the lanes of ops: phases, then what is recomputed, then host time, then stalls by
+// cause; on a link's: asked for in advance, or urgent.
 inline constexpr std::size_t recompute_slot = phase_count;
 inline constexpr std::size_t gap_slot = recompute_slot + 1;
 inline constexpr std::size_t first_stall_slot = gap_slot + 1;

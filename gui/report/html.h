@@ -19,8 +19,8 @@ std::string html_text(std::string_view text, std::size_t most = 400);
 // At most so many characters, with "…" in the middle: names that begin alike end differently. Not escaped.
 std::string shortened_to(std::string_view text, std::size_t most);
 
-// The classes of colours: "p0" … phases and recomputation, "gap", "c0" … causes of stalls, "r0" … roles. Copies have the colour of the
-// stall that they cause, paler where they were asked for in advance; `link`: that cause, none for lanes of ops.
+// The classes of colours: "p0" … phases, then recomputation, "gap", "c0" … causes of stalls, "r0" … roles. Copies have
+// the colour of the stall that they cause, paler if asked for in advance; `link`: that cause, none for lanes of ops.
 std::string class_of_slot(std::optional<StallCause> link, std::size_t slot);
 // What the slot is: "forward", "waits for copies to GPU", "copies to GPU, asked for in advance".
 std::string label_of_slot(std::optional<StallCause> link, std::size_t slot);

@@ -64,8 +64,8 @@ TEST(Recompute, EachLevelIsTheProgramThatTheGeneratorMakesForIt) {
   }
 }
 
-// What runs again is told from the program alone: the ops that the level lists, in their order, and nothing where all is
-// kept. Copies of weights in fp8 and adapters' expanded ones are made for what runs again, and for gradients besides.
+// What runs again is told from the program alone: the ops that the level lists, in their order, and nothing where all
+// is kept. Copies of weights in fp8 and adapters' expanded ones are made for what runs again, and for gradients besides.
 TEST(Recompute, IsToldFromTheProgram) {
   for (const char* model : {"llama-3-8b", "gpt2", "falcon-7b", "mixtral-8x7b", "vit-base-patch16-224"}) {
     for (const Precision precision : {Precision::bf16, Precision::fp8}) {

@@ -290,8 +290,8 @@ TEST(Explain, AddsUpOnARecording) {
   }
 }
 
-// f0 … f2 make a block each, which b2 … b0 read; two fit. On demand a0 goes out before f2 and comes back before b0, each in
-// 16.8 ms: 60 ms + 33.6 ms. If f0 runs again before b0, nothing moves: 70 ms.
+// f0 … f2 make a block each, which b2 … b0 read; two fit. On demand a0 goes out before f2 and comes back before b0,
+// each in 16.8 ms: 60 ms + 33.6 ms. If f0 runs again before b0, nothing moves: 70 ms.
 Trace three_results() {
   Trace trace;
   for (TensorId i = 0; i < 3; ++i) {

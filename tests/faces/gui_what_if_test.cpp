@@ -35,6 +35,29 @@ TEST(SimulatorThread, TheLatestRequestWins) {
   EXPECT_EQ(simulator.take(), nullptr);
 }
 
+// The case of bound_test.cpp: 800 ns as recorded, 200 ns whatever is recomputed.
+TEST(SimulatorThread, HasBothBoundsOfATraceWithChoices) {
+  Trace trace = five_layers(1, 100);
+  trace.tensors[0].bytes = trace.tensors[4].bytes = 200;
+  RecomputeChoice choice{.module = trace.names.intern("layer"), .before = 6, .again = {}};
+  choice.again.back() = {1, 2, 3};
+  trace.choices.push_back(choice);
+  Workload workload;
+  workload.trace = std::make_shared<const Trace>(std::move(trace));
+  workload.machine = small_machine(300);
+  workload.scenario.policy.name = "lru";
+  Simulator simulator;
+  simulator.request(workload);
+  simulator.wait();
+  const SimulatedPointer done = simulator.take();
+  ASSERT_NE(done, nullptr);
+  EXPECT_TRUE(done->fits) << done->reason;
+  EXPECT_TRUE(done->result.steady);
+  EXPECT_NEAR(done->bound_seconds * 1e9, 800, 1e-6);
+  EXPECT_NEAR(done->bound_choice_seconds.value() * 1e9, 200, 1e-6);
+  EXPECT_EQ(done->least_seconds(), *done->bound_choice_seconds);
+}
+
 TEST(WhatIfModel, KnobsChangeTheMachineTheyAreNamedFor) {
   Workload workload;
   workload.trace = std::make_shared<const Trace>(gui_trace());

@@ -620,9 +620,9 @@ TEST_F(TuneCommand, PlansWhatToRecompute) {
 
 // What a policy decides itself: each choice of the trace, at the level that a replay of the best settings has.
 TEST_F(TuneCommand, SaysWhatThePolicyRecomputes) {
-  const std::vector<std::string> of = {"--model",      "gpt2",        "--batch", "8",           "--seq",
-                                       "1024",         "--recompute", "choose",  "-m",          "rtx-4090",
-                                       "--gpu-memory", "6GiB",        "-p",      "pressurefit", "--json"};
+  const std::vector<std::string> of = {"--model",      "gpt2",        "--batch", "8",         "--seq",
+                                       "1024",         "--recompute", "choose",  "-m",        "rtx-4090",
+                                       "--gpu-memory", "6GiB",        "-p",      "foresight", "--json"};
   std::vector<std::string> words = {"tune", "--budget", "1"}, replay = {"replay"};
   words.insert(words.end(), of.begin(), of.end());
   replay.insert(replay.end(), of.begin(), of.end());

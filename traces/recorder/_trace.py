@@ -133,6 +133,19 @@ def _medians(steps):
     return last
 
 
+def _numbers_in_names(ops):
+    """The number that the results of each op are named by: its own. What is computed again has that of the forward
+    pass: by the same names the program tells what is recomputed."""
+    made, numbers = collections.defaultdict(collections.deque), []
+    for number, op in enumerate(ops):
+        before = made[op["name"], op["module"]]
+        if op["phase"] in ("forward", "loss"):
+            before.append(number)
+        again = op["phase"] == "backward" and op["graph"] and before
+        numbers.append(before.popleft() if again else number)
+    return numbers
+
+
 def make_trace(steps, modules, header, timed):
     """The lines of the trace, as objects. `steps`: what the observer gave, alike, each with its "roles" and those
     before it; `modules`: names by number; `timed`: durations mean something."""
@@ -170,7 +183,7 @@ def make_trace(steps, modules, header, timed):
         return len(lines) - 1
 
     born = {}
-    for number, op in enumerate(step["ops"]):
+    for number, op in zip(_numbers_in_names(step["ops"]), step["ops"]):
         for order, tensor in enumerate(op["writes"]):
             born.setdefault(stands_for[tensor], f"{op['name']}.{number}:{order}")
     for index in used:

@@ -30,6 +30,9 @@ class ForwardingPolicy : public Policy {
   void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
     asked_.place(trace, machine, devices);
   }
+  void read_in_place(const Trace& trace, const MachineSpec& machine, std::vector<bool>& tensors) const override {
+    asked_.read_in_place(trace, machine, tensors);
+  }
   void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const override {
     asked_.order(trace, machine, groups);
   }

@@ -271,6 +271,9 @@ class Policy {
   // Where the optimizer's ops run: changes `devices`, of each op of the trace, from where it was recorded. Only updates
   // recorded on the GPU can move, to the CPU. Default: nothing does.
   virtual void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const;
+  // Which tensors GPU ops read where they lie in CPU memory, over the link, without a copy: sets flags, by tensor of the
+  // trace. Such an op takes as long as its own work or the link, whichever is longer. Default: none.
+  virtual void read_in_place(const Trace& trace, const MachineSpec& machine, std::vector<bool>& tensors) const;
   // The order of the optimizer's sub-groups, where the trace (ops placed already) says they may be reordered. `groups`:
   // of one run of reorderable ops, as recorded. Default: as recorded.
   virtual void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const;

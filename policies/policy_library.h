@@ -39,7 +39,7 @@ struct PolicyEntry {
 };
 
 // Goes up when what a policy sees or overrides changes: virtual functions, or members without a change of size.
-inline constexpr std::uint32_t policy_abi_version = 4;
+inline constexpr std::uint32_t policy_abi_version = 5;
 
 // Sizes of what crosses the border, and the compiler's ABI: catches a changed header whose version was forgotten.
 consteval std::uint64_t policy_abi_layout() {

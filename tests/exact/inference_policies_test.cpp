@@ -131,5 +131,33 @@ TEST(ZeroInference, ReadsFromStorage) {
       testing::ThrowsMessage<Error>(HasSubstr("zero-inference")));
 }
 
+// A kernel takes as long as the link needs for the weights that it reads in place. 61 bytes: `a` of 60 is not enough, and
+// all of the first layer is offloaded, 100 ns. 60 bytes: `a` alone. Nothing of it is copied to the GPU.
+TEST(VllmUva, KernelsReadOverTheLink) {
+  const auto with = [&](const char* offload) {
+    return run("vllm-uva", {{"cpu_offload", offload}}, small_machine(1000), model());
+  };
+  EXPECT_EQ(with("61B").iteration_ns.back(), 3 * 40 + 100);
+  EXPECT_EQ(with("61B").peak_bytes[0], 50u + 100 + 60);
+  EXPECT_EQ(with("60B").iteration_ns.back(), 3 * 40 + 60);
+  EXPECT_EQ(with("none").iteration_ns.back(), 4 * 40);
+  EXPECT_EQ(with("30B").iteration_ns.back(), 3 * 40 + 60);
+  MachineSpec shared = small_machine(1000);
+  shared.resources = {{"dram", byte_per_ns / 2}};
+  shared.links[0].uses = {0};
+  EXPECT_EQ(run("vllm-uva", {{"cpu_offload", "60B"}}, shared, model()).iteration_ns.back(), 3 * 40 + 120);
+}
+
+TEST(VllmUva, SaysWhatIsReadInPlaceAndNeedsALink) {
+  const MadePolicy made = make_policy("vllm-uva", {{"cpu_offload", "60B"}});
+  EXPECT_THAT(lower(model(), *made.policy, small_machine(1000)).changes,
+              ElementsAre("1 ops read 60 B in place over the link: 40 ns of kernels take 60 ns"));
+  MachineSpec machine = small_machine(1000);
+  machine.links.erase(machine.links.begin());
+  EXPECT_THAT([&] { lower(model(), *made.policy, machine); },
+              testing::ThrowsMessage<Error>(HasSubstr("no link leads from CPU memory to the GPU")));
+  EXPECT_THAT([&] { made.policy->layout(machine, nullptr); }, testing::ThrowsMessage<Error>(HasSubstr("live program")));
+}
+
 }  // namespace
 }  // namespace tencache

@@ -41,13 +41,14 @@ enum class EventKind : std::uint8_t {
   tensor_created,
   tensor_freed,       // live programs
   schedule_deviated,  // a live program left the recorded order; View::op is `none` until it is found again
+  capacity_changed,   // of the tier `to`: what was too much has left it
 };
-inline constexpr std::size_t event_kind_count = 13;
+inline constexpr std::size_t event_kind_count = 14;
 enum class Refusal : std::uint8_t { none, stale, no_room, io_error };
 template <>
 inline constexpr auto enum_texts<EventKind> = std::to_array<std::string_view>(
     {"profile_ready", "iteration_begin", "iteration_end", "module_begin", "module_end", "op_issued", "op_ready",
-     "op_done", "transfer_done", "refused", "tensor_created", "tensor_freed", "schedule_deviated"});
+     "op_done", "transfer_done", "refused", "tensor_created", "tensor_freed", "schedule_deviated", "capacity_changed"});
 template <>
 inline constexpr auto enum_texts<Refusal> = std::to_array<std::string_view>({"none", "stale", "no_room", "io_error"});
 

@@ -10,12 +10,14 @@
 #include "configs/machine_overrides.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
+#include "core/splitmix.h"
 
 namespace tencache {
 namespace {
 
 constexpr std::uint32_t max_ranks = 64;
 constexpr std::uint32_t max_base_files = 8;
+constexpr Nanoseconds capacity_draws = 1024;  // then they repeat
 
 const std::vector<std::string> machine_keys = {
     "name",         "description", "base", "gpu",   "tiers",       "resources",        "links",     "staging",
@@ -65,6 +67,14 @@ class RankReader {
     figures_.take(keys, "issue_ahead", "", machine_.issue_ahead, &FigureReader::count, 1, 1000);
     figures_.take(keys, "copies_in_flight", "", machine_.copies_in_flight, &FigureReader::count, 1, 1000);
     lane_uses();
+    for (const auto& [changing, value] : changing_) {
+      const bool staged = machine_.staging.count > 0 && machine_.staging.tier == changing;
+      if (!staged && machine_.initial_tier != changing) continue;
+      fail_at(value, "tiers." + machine_.tiers[changing].name +
+                         ".capacity_over_time: " + (staged ? "staging buffers lie there" : "tensors start there") +
+                         ", and stay where the tier shrinks; name another tier as " +
+                         (staged ? "staging.tier" : "initial_tier"));
+    }
     machine_.facts = figures_.take_facts();
     return std::move(machine_);
   }
@@ -144,9 +154,10 @@ class RankReader {
   }
 
   void read_tier(const std::vector<YamlValue>& layers) {
-    const YamlMap keys(layers, "a tier",
-                       {"name", "kind", "capacity", "reserved", "granularity", "directories", "io_block", "io_depth",
-                        "checksums", "shared_by", "allocation", "tbw", "allocator", "bandwidth", "expand"});
+    const YamlMap keys(
+        layers, "a tier",
+        {"name", "kind", "capacity", "reserved", "granularity", "directories", "io_block", "io_depth", "checksums",
+         "shared_by", "allocation", "tbw", "allocator", "bandwidth", "expand", "capacity_over_time"});
     Tier result;
     result.name = figures_.name(keys.require("name"), "tiers.name");
     claim_name(keys.require("name"), result.name);
@@ -208,8 +219,62 @@ class RankReader {
     }
     figures_.take(keys, "bandwidth", path, result.bandwidth, &FigureReader::bandwidth);
     figures_.take(keys, "expand", path, result.expand_bandwidth, &FigureReader::bandwidth);
+    if (const auto value = keys.get("capacity_over_time")) {
+      if (result.kind != TierKind::gpu || machine_.tiers.empty() || result.allocator != AllocatorKind::exact) {
+        fail_at(*value, path +
+                            "capacity_over_time: only a tier of kind gpu behind the first one, with allocator exact, "
+                            "holds nothing that must stay where it shrinks");
+      }
+      result.over_time = over_time(keys.layers_of("capacity_over_time"), path + "capacity_over_time.", result.capacity);
+      changing_.emplace_back(static_cast<TierId>(machine_.tiers.size()), *value);
+    }
     if (keys.get("allocation")) result.allocation = allocation(keys.layers_of("allocation"), path + "allocation.");
     machine_.tiers.push_back(std::move(result));
+  }
+
+  CapacityOverTime over_time(const std::vector<YamlValue>& layers, const std::string& path, Bytes whole) {
+    const YamlMap keys(layers, path.substr(0, path.size() - 1), {"changes", "period", "draws"});
+    const auto capacity_of = [&](const YamlValue& value, const std::string& key) {
+      const Bytes bytes = figures_.bytes(value, path + key);
+      if (bytes > whole) fail_at(value, path + key + ": above the tier's capacity of " + format_bytes(whole));
+      return bytes;
+    };
+    CapacityOverTime result;
+    if (const auto draws = keys.get("draws")) {
+      if (const auto other = keys.get("changes"); other || keys.get("period")) {
+        fail_at(*draws, path + "draws: stands alone; leave out changes and period");
+      }
+      const YamlMap drawn({*draws}, path + "draws", {"seed", "every", "least", "most"});
+      std::uint64_t state = 0;
+      if (const auto seed = drawn.get("seed")) state = figures_.count(*seed, path + "draws.seed", 0, 0xffff'ffff);
+      const YamlValue every = drawn.require("every");
+      const Nanoseconds step_ns = figures_.duration(every, path + "draws.every");
+      if (step_ns == 0) fail_at(every, path + "draws.every: must be above 0");
+      const auto least = drawn.get("least"), most = drawn.get("most");
+      const Bytes low = least ? capacity_of(*least, "draws.least") : 0;
+      const Bytes high = most ? capacity_of(*most, "draws.most") : whole;
+      if (low > high) fail_at(*draws, path + "draws: least is above most");
+      for (Nanoseconds number = 1; number < capacity_draws; ++number) {
+        result.changes.push_back({number * step_ns, low + splitmix(state) % (high - low + 1)});
+      }
+      result.period_ns = capacity_draws * step_ns;
+      return result;
+    }
+    each_item(keys.require("changes"), path + "changes", [&](const YamlValue& item) {
+      const YamlMap change({item}, path + "changes", {"at", "capacity"});
+      const YamlValue at = change.require("at");
+      const Nanoseconds at_ns = figures_.duration(at, path + "changes.at");
+      if (at_ns <= (result.any() ? result.changes.back().at_ns : 0)) {
+        fail_at(at, path + "changes.at: times rise, from above 0");
+      }
+      result.changes.push_back({at_ns, capacity_of(change.require("capacity"), "changes.capacity")});
+    });
+    if (!result.any()) fail_at(keys.top(), path + "changes: is empty; leave the key out");
+    const auto period = figures_.take(keys, "period", path, result.period_ns, &FigureReader::duration);
+    if (period && result.period_ns <= result.changes.back().at_ns) {
+      fail_at(*period, path + "period: must be longer than the last change's time");
+    }
+    return result;
   }
 
   AllocationCost allocation(const std::vector<YamlValue>& layers, const std::string& path) {
@@ -344,6 +409,7 @@ class RankReader {
   std::uint32_t rank_, rank_count_;
   FigureReader figures_;
   std::array<std::optional<YamlValue>, 2> lane_values_;
+  std::vector<std::pair<TierId, YamlValue>> changing_;  // tiers whose capacities change
   MachineSpec machine_;
 };
 

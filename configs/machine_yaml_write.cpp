@@ -109,7 +109,21 @@ class RankWriter {
             unless<Bytes>(path, "tbw", tier.rated_written_bytes, 0, write_bytes),
             unless<BytesPerSecond>(path, "bandwidth", tier.bandwidth, 0, write_bandwidth),
             unless<BytesPerSecond>(path, "expand", tier.expand_bandwidth, 0, write_bandwidth),
+            {"capacity_over_time", over_time(tier.over_time)},
             {"allocation", allocation(path + "allocation.", tier.allocation)}};
+  }
+
+  // Draws are written as what was drawn.
+  static std::string over_time(const CapacityOverTime& over_time) {
+    if (!over_time.any()) return "";
+    std::string changes;
+    for (const CapacityOverTime::Change& change : over_time.changes) {
+      if (!changes.empty()) changes += ", ";
+      changes += "{at: " + write_duration(change.at_ns) + ", capacity: " + write_bytes(change.bytes) + "}";
+    }
+    return flow({{"changes", enclosed('[', changes, ']')},
+                 {"period", over_time.period_ns == 0 ? "" : write_duration(over_time.period_ns)}},
+                false);
   }
 
   Entries resource(const Resource& resource, std::uint32_t shared_by) const {

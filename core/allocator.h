@@ -6,6 +6,7 @@
 // that have neither, whose fragmentation is a figure of the result.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -90,7 +91,9 @@ class Allocator {
 
   Bytes capacity() const { return capacity_; }
   Bytes used() const { return used_; }
-  Bytes free() const { return capacity_ - used_; }
+  Bytes free() const { return capacity_ - std::min(used_, capacity_); }
+  // Exact only. More may be used then than there is: nothing is allocated until that is released.
+  void set_capacity(Bytes capacity) { capacity_ = capacity; }
 
  protected:
   Bytes capacity_;

@@ -35,6 +35,9 @@ class ForwardingPolicy : public Policy {
   std::unique_ptr<DecidedPlaces> place_decided(const Trace& trace, const MachineSpec& machine) const override {
     return asked_.place_decided(trace, machine);
   }
+  void read_in_place(const Trace& trace, const MachineSpec& machine, std::vector<bool>& tensors) const override {
+    asked_.read_in_place(trace, machine, tensors);
+  }
   void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const override {
     asked_.order(trace, machine, groups);
   }

@@ -1,11 +1,23 @@
 #include "core/machine_spec.h"
 
+#include <algorithm>
 #include <bit>
 #include <set>
 
 #include "core/error.h"
 
 namespace tencache {
+
+Bytes CapacityOverTime::at(Nanoseconds passed_ns, Bytes whole) const {
+  const Nanoseconds now = phase(passed_ns);
+  const auto next = std::ranges::upper_bound(changes, now, {}, &Change::at_ns);
+  return next == changes.begin() ? whole : std::min(whole, std::prev(next)->bytes);
+}
+
+Nanoseconds CapacityOverTime::phase(Nanoseconds passed_ns) const {
+  if (!any()) return 0;
+  return period_ns > 0 ? passed_ns % period_ns : std::min(passed_ns, changes.back().at_ns);
+}
 
 TierId MachineSpec::tier_of(Device device) const {
   const TierKind kind = device == Device::gpu ? TierKind::gpu : TierKind::cpu;
@@ -62,6 +74,15 @@ void MachineSpec::validate() const {
     refuse("staging needs a tier and buffers of a size");
   }
   if (initial_tier >= tiers.size()) refuse("initial_tier is not a tier");
+  for (TierId tier = 0; tier < tiers.size(); ++tier) {
+    if (!tiers[tier].over_time.any()) continue;
+    const bool needed = tier == 0 || tier == initial_tier || (staging.count > 0 && tier == staging.tier);
+    if (needed || tiers[tier].kind != TierKind::gpu || tiers[tier].allocator != AllocatorKind::exact) {
+      refuse("tier '" + tiers[tier].name +
+             "' has capacity_over_time: it must be of kind gpu and allocator exact, and neither the first tier nor "
+             "where tensors start or are staged, as what it holds is given up when it shrinks");
+    }
+  }
   if (issue_ahead == 0 || copies_in_flight == 0) refuse("issue_ahead and copies_in_flight are at least 1");
   for (TierId tier = 1; tier < tiers.size(); ++tier) {
     const bool staged =

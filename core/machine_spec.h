@@ -32,6 +32,25 @@ struct AllocationCost {
   bool power_of_two = false;     // sizes are rounded up to one, as caching host allocators do
 };
 
+// How much of a tier its owner leaves to us as time goes by: spare memory of another GPU. Such a tier holds second copies
+// only, so that they can be given up at once, without a write.
+struct CapacityOverTime {
+  struct Change {
+    Nanoseconds at_ns = 0;
+    Bytes bytes = 0;
+    bool operator==(const Change&) const = default;
+  };
+  std::vector<Change> changes;  // rising, from above 0; before the first: the tier's capacity. Empty: it never changes
+  Nanoseconds period_ns = 0;    // above the last change's time: then all begins anew. 0: the last change stays
+
+  bool any() const { return !changes.empty(); }
+  // So long after the start; `whole`: the tier's capacity, which is never exceeded.
+  Bytes at(Nanoseconds passed_ns, Bytes whole) const;
+  // Equal for two times after which capacities are the same for ever.
+  Nanoseconds phase(Nanoseconds passed_ns) const;
+  bool operator==(const CapacityOverTime&) const = default;
+};
+
 struct Tier {
   std::string name;
   TierKind kind = TierKind::cpu;
@@ -47,9 +66,10 @@ struct Tier {
   BytesPerSecond expand_bandwidth = 0;
   // nvme, on a real machine: how its files are read and written. 0: the executor's own (executor/swap_file.h).
   Bytes io_block_bytes = 0;
-  std::uint32_t io_depth = 0;     // blocks in flight, of each directory
-  bool checksums = false;         // nvme, on a real machine: every block that is read must be as it was written
-  Bytes rated_written_bytes = 0;  // nvme: what one of its devices is rated to have written (TBW); 0: not known
+  std::uint32_t io_depth = 0;       // blocks in flight, of each directory
+  bool checksums = false;           // nvme, on a real machine: every block that is read must be as it was written
+  Bytes rated_written_bytes = 0;    // nvme: what one of its devices is rated to have written (TBW); 0: not known
+  CapacityOverTime over_time = {};  // gpu, but the first tier; simulated machines only
 };
 
 // Bandwidth that several links occupy at once: a PCIe direction, DRAM, an SSD's read + write total.

@@ -19,6 +19,7 @@ Layout Policy::layout(const MachineSpec&, const Program*) const { return {}; }
 void Policy::on(const Event&, const View&, Actions&) {}
 void Policy::place(const Trace&, const MachineSpec&, std::vector<Device>&) const {}
 std::unique_ptr<DecidedPlaces> Policy::place_decided(const Trace&, const MachineSpec&) const { return nullptr; }
+void Policy::read_in_place(const Trace&, const MachineSpec&, std::vector<bool>&) const {}
 void Policy::order(const Trace&, const MachineSpec&, std::vector<std::int32_t>&) const {}
 void Policy::notes(std::vector<std::string>&) const {}
 

@@ -45,13 +45,15 @@ enum class EventKind : std::uint8_t {
   tensor_created,
   tensor_freed,       // live programs
   schedule_deviated,  // a live program left the recorded order; View::op is `none` until it is found again
+  capacity_changed,   // of the tier `to`: what was too much has left it
 };
-inline constexpr std::size_t event_kind_count = 14;
+inline constexpr std::size_t event_kind_count = 15;
 enum class Refusal : std::uint8_t { none, stale, no_room, io_error };
 template <>
 inline constexpr auto enum_texts<EventKind> = std::to_array<std::string_view>(
     {"profile_ready", "iteration_begin", "iteration_end", "module_begin", "module_end", "op_issued", "op_ready",
-     "op_done", "revealed", "transfer_done", "refused", "tensor_created", "tensor_freed", "schedule_deviated"});
+     "op_done", "revealed", "transfer_done", "refused", "tensor_created", "tensor_freed", "schedule_deviated",
+     "capacity_changed"});
 template <>
 inline constexpr auto enum_texts<Refusal> = std::to_array<std::string_view>({"none", "stale", "no_room", "io_error"});
 
@@ -312,6 +314,9 @@ class Policy {
   virtual void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const;
   // Where ops run that gates decide, asked once after `place`; null: where `place` says. `trace` outlives what is made.
   virtual std::unique_ptr<DecidedPlaces> place_decided(const Trace& trace, const MachineSpec& machine) const;
+  // Which tensors GPU ops read where they lie in CPU memory, over the link, without a copy: sets flags, by tensor of the
+  // trace. Such an op takes as long as its own work or the link, whichever is longer. Default: none.
+  virtual void read_in_place(const Trace& trace, const MachineSpec& machine, std::vector<bool>& tensors) const;
   // The order of the optimizer's sub-groups, where the trace (ops placed already) says they may be reordered. `groups`:
   // of one run of reorderable ops, as recorded. Default: as recorded.
   virtual void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const;

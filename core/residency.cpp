@@ -34,6 +34,7 @@ Residency::Residency(const MachineSpec& machine, const std::vector<AllocatorSpec
     allocators_.push_back(make_allocator(allocators[tier], capacity));
     addressed_[tier] = allocators_.back()->addressed();
     stores_[tier] = machine.tiers[tier].kind != TierKind::gpu;
+    second_copies_[tier] = machine.tiers[tier].over_time.any();
   }
   if (!whole()) first_chunks_.push_back(0);
 }

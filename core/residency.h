@@ -140,6 +140,13 @@ class Residency {
   Bytes free(TierId tier) const { return allocators_[tier]->free(); }
   Bytes leaving(TierId tier) const { return leaving_[tier]; }  // room that queued or running evictions will free
   Bytes peak(TierId tier) const { return peak_[tier]; }
+  // By which what is used exceeds the capacity once all that leaves has left.
+  Bytes excess(TierId tier) const {
+    const Bytes stays = used(tier) - std::min(used(tier), leaving(tier));
+    return stays - std::min(stays, capacity(tier));
+  }
+  // Whether a value may have its only copy there: not where the capacity changes.
+  bool keeps(TierId tier) const { return !second_copies_[tier]; }
   const Allocator& allocator(TierId tier) const { return *allocators_[tier]; }
   bool addressed(TierId tier) const { return addressed_[tier]; }  // Allocator::addressed
   bool has_room(ChunkId chunk, TierId tier) const {
@@ -160,9 +167,10 @@ class Residency {
   // Of its room, while the copy is not absent; 0 where tiers have no addresses.
   std::uint64_t offset(ChunkId chunk, TierId tier) const { return addressed_[tier] ? offsets_[tier][chunk] : 0; }
   bool valid(ChunkId chunk, TierId tier) const { return copy(chunk, tier).valid(); }
+  // In a tier that keeps it.
   bool valid_elsewhere(ChunkId chunk, TierId tier) const {
     for (TierId other = 0; other < tier_count_; ++other) {
-      if (other != tier && copy(chunk, other).holds_value()) return true;
+      if (other != tier && keeps(other) && copy(chunk, other).holds_value()) return true;
     }
     return false;
   }
@@ -191,6 +199,7 @@ class Residency {
   ChunkId warmer(ChunkId chunk, TierId tier) const { return copy(chunk, tier).warmer; }
 
   // Changes: the engine's alone.
+  void set_capacity(TierId tier, Bytes bytes) { allocators_[tier]->set_capacity(bytes); }
   bool reserve(ChunkId chunk, TierId tier);  // absent -> reserved; false when there is no room
   void commit(ChunkId chunk, TierId tier);   // reserved -> valid, warmest
   void release(ChunkId chunk, TierId tier);  // any but absent -> absent; nobody may read it
@@ -248,7 +257,8 @@ class Residency {
   Bytes chunk_bytes_;
   std::array<Bytes, max_tiers> granularity_{};
   std::array<bool, max_tiers> addressed_{};
-  std::array<bool, max_tiers> stores_{};  // in Tensor::stored_bytes: tiers of other kinds than the GPU's
+  std::array<bool, max_tiers> second_copies_{};  // CapacityOverTime
+  std::array<bool, max_tiers> stores_{};         // in Tensor::stored_bytes: tiers of other kinds than the GPU's
   std::vector<std::unique_ptr<Allocator>> allocators_;
   std::vector<Entry> tensors_;
   std::vector<Bytes> stored_bytes_;                            // 0: as `bytes`; empty: of every tensor

@@ -140,6 +140,19 @@ class Builder {
 
 BlockSlots::BlockSlots(const Trace& trace, const Schedule& schedule) { Builder(trace, schedule, *this).run(); }
 
+std::vector<std::vector<TensorId>> leaving_caches(const Trace& trace, const Schedule& schedule,
+                                                  const BlockSlots& slots) {
+  std::vector<std::vector<TensorId>> leaving(trace.ops.size());
+  for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
+    if (trace.tensors[tensor].role != Role::kv_cache) continue;
+    const std::span<const OpIndex> ops = schedule.ops_of(tensor);
+    for (std::size_t i = 0; i + 1 < ops.size(); ++i) {
+      if (slots.of_op[ops[i]] != slots.of_op[ops[i + 1]]) leaving[ops[i]].push_back(tensor);
+    }
+  }
+  return leaving;
+}
+
 void attend_on_cpu(const Trace& trace, const char* policy, std::vector<Device>& devices) {
   const auto is_cache = [&](TensorId tensor) { return trace.tensors[tensor].role == Role::kv_cache; };
   bool found = false;

@@ -39,6 +39,10 @@ struct BlockSlots {
   std::vector<std::uint32_t> of_op;  // slot, by op
 };
 
+// By op: the KV tensors that it is the last of its slot to use, and that another slot uses later.
+std::vector<std::vector<TensorId>> leaving_caches(const Trace& trace, const Schedule& schedule,
+                                                  const BlockSlots& slots);
+
 // Moves to the CPU what new tokens do with KV caches, as far as the trace lets it: for Policy::place. Throws Error, in the
 // name of `policy`, where no such op is on the CPU or may be moved there.
 void attend_on_cpu(const Trace& trace, const char* policy, std::vector<Device>& devices);

@@ -169,14 +169,7 @@ class Kvpr final : public Policy {
   void learn(const View& view, Actions& actions) {
     const Trace& trace = view.program->trace;
     plan_ = BlockSlots(trace, *view.schedule);
-    leaving_.assign(trace.ops.size(), {});
-    for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
-      if (!is_cache(trace, tensor)) continue;
-      const std::span<const OpIndex> ops = view.schedule->ops_of(tensor);
-      for (std::size_t i = 0; i + 1 < ops.size(); ++i) {
-        if (plan_.of_op[ops[i]] != plan_.of_op[ops[i + 1]]) leaving_[ops[i]].push_back(tensor);
-      }
-    }
+    leaving_ = leaving_caches(trace, *view.schedule, plan_);
     for (std::size_t i = 0; i < ahead_; ++i) fetch_cache(i, view, actions);
   }
 

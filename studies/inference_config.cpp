@@ -1,5 +1,7 @@
 #include "studies/inference_config.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <nlohmann/json.hpp>
@@ -8,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/schedule.h"
+#include "core/units.h"
 #include "policies/block_slots.h"
 #include "policies/layers.h"
 #include "policies/registry.h"
@@ -178,6 +181,11 @@ WrittenConfig write_llama_cpp_arguments(const std::string& policy, const std::ma
 }
 
 WrittenConfig write_vllm_arguments(const std::map<std::string, std::string>& settings) {
+  if (const auto offload = settings.find("cpu_offload"); offload != settings.end()) {
+    const double bytes = offload->second == "none" ? 0 : static_cast<double>(parse_bytes(offload->second));
+    return {fmt::format("--cpu-offload-gb {:.6g}\n", bytes / static_cast<double>(GiB)),
+            {"--cpu-offload-gb counts in GiB, of each GPU"}};
+  }
   const std::string& size = settings.at("group_size");
   const std::string& wanted = settings.at("num_in_group");
   const std::string& in_group = std::stoull(wanted) < std::stoull(size) ? wanted : size;  // more than all are all

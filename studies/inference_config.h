@@ -31,7 +31,8 @@ WrittenConfig write_flexgen_arguments(const std::map<std::string, std::string>& 
 WrittenConfig write_llama_cpp_arguments(const std::string& policy, const std::map<std::string, std::string>& settings,
                                         const Trace& trace, const MachineSpec& machine);
 
-// Arguments of `vllm serve`, of policy `vllm-prefetch`; SGLang's offloader has the same ones but for --offload-backend.
+// Arguments of `vllm serve`, of policies `vllm-uva` and `vllm-prefetch`; for the latter SGLang's offloader has the same
+// ones but for --offload-backend.
 WrittenConfig write_vllm_arguments(const std::map<std::string, std::string>& settings);
 
 }  // namespace tencache

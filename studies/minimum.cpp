@@ -24,7 +24,7 @@ void set_capacity(MachineSpec& machine, TierId tier, Bytes bytes) {
 bool alike(const MachineSpec& a, const MachineSpec& b) {
   const auto tier = [](const Tier& of) {
     return std::tuple(of.kind, of.capacity, of.granularity, of.allocation.per_call_ns, of.allocation.bandwidth,
-                      of.allocation.power_of_two, of.allocator, of.bandwidth, of.expand_bandwidth);
+                      of.allocation.power_of_two, of.allocator, of.bandwidth, of.expand_bandwidth, of.over_time);
   };
   const auto link = [](const Link& of) {
     return std::tuple(of.from, of.to, of.bandwidth, of.latency_ns, of.uses, of.queue_depth, of.devices, of.stripe_bytes,

@@ -163,7 +163,9 @@ constexpr ConfigWriter config_writers[] = {
                   ? WrittenConfig()
                   : write_llama_cpp_arguments(source.policy, source.resolved, *source.trace, *source.machine);
      }},
-    {"--vllm", "The same of policy vllm-prefetch, as arguments of vLLM: --offload-group-size and its like",
+    {"--vllm",
+     "The same of policies vllm-uva and vllm-prefetch, as arguments of vLLM: --cpu-offload-gb, or "
+     "--offload-group-size and its like",
      [](const ConfigSource& source) {
        require(source, "--vllm", &Counterparts::vllm);
        return write_vllm_arguments(source.resolved);

@@ -19,6 +19,7 @@ Engine::Engine(const MachineSpec& spec, Machine& machine, Policy& policy, const 
       runner_(state_, session_, mover_, policy.requirements().governed),
       live_(dynamic_cast<LiveProgram*>(state_.program.get())) {
   if (options_.log != nullptr) options_.log->pretended = machine.pretends();
+  follows_capacities_ = std::ranges::any_of(spec.tiers, [](const Tier& tier) { return tier.over_time.any(); });
 }
 
 View Engine::first_view() const {
@@ -42,6 +43,19 @@ void Engine::advance_time(Nanoseconds now) {
   state_.moment.now += passed;
   ++state_.moment.input;
   state_.ledger.advance(passed, state_.memory);
+}
+
+void Engine::follow_capacities() {
+  for (TierId tier = 0; tier < state_.memory.tier_count(); ++tier) {
+    const Tier& of = state_.spec.tiers[tier];
+    if (!of.over_time.any()) continue;
+    const Bytes before = state_.memory.capacity(tier);
+    const Bytes capacity = of.over_time.at(state_.moment.now - started_ns_, of.capacity);
+    state_.memory.set_capacity(tier, capacity);
+    if (capacity < before) mover_.give_up_fetches(tier);
+    mover_.rooms().shrink(tier);
+    if (capacity != before) session_.emit({.kind = EventKind::capacity_changed, .to = tier});
+  }
 }
 
 void Engine::take(const Completion& completion) {
@@ -259,6 +273,7 @@ void Engine::start(const RunLimits& limits) {
     if (state_.memory.persistent(tensor)) place_initially(tensor);
   }
   advance_time(state_.machine.now());
+  started_ns_ = state_.moment.now;
   if (options_.log != nullptr) options_.log->start_ns = state_.moment.now;
   state_.ledger.start();
   state_.ledger.boundary();
@@ -287,7 +302,8 @@ void Engine::place_initially(TensorId tensor) {
   for (const ChunkId chunk : state_.memory.chunks_of(tensor)) {
     if (start_where_laid_out(tensor, chunk)) continue;
     TierId tier = first;
-    while (tier < state_.memory.tier_count() && !state_.copies.take(chunk, tier)) ++tier;
+    const auto takes = [&] { return state_.memory.keeps(tier) && state_.copies.take(chunk, tier); };
+    while (tier < state_.memory.tier_count() && !takes()) ++tier;
     if (tier == state_.memory.tier_count()) {
       throw OutOfMemory("out of memory before the first op: no tier has room for " + state_.program->title_of(tensor) +
                             " (" + format_bytes(state_.memory.bytes(tensor)) + "); persistent tensors start in tier '" +
@@ -311,7 +327,8 @@ bool Engine::start_where_laid_out(TensorId tensor, ChunkId chunk) {
   if (chunk >= state_.layout.start.size() || state_.layout.unlimited_gpu) return false;
   bool placed = false;
   for (TierId tier = 0; tier < state_.memory.tier_count(); ++tier) {
-    if ((state_.layout.start[chunk] >> tier & 1) == 0 || !state_.copies.take(chunk, tier)) continue;
+    if ((state_.layout.start[chunk] >> tier & 1) == 0 || !state_.memory.keeps(tier)) continue;
+    if (!state_.copies.take(chunk, tier)) continue;
     initialise(tensor, chunk, tier);
     placed = true;
   }
@@ -468,6 +485,9 @@ std::uint64_t Engine::state_hash(Nanoseconds now) const {
       hash.mix(state_.memory.offset(chunk, tier));
     }
     hash.mix(none);
+    if (const CapacityOverTime& over_time = state_.spec.tiers[tier].over_time; over_time.any()) {
+      hash.mix(static_cast<std::uint64_t>(over_time.phase(now - started_ns_)));
+    }
   }
   hash.mix(state_.transfers.hash(now));
   for (const std::uint8_t dead : state_.lives.dead) hash.mix(dead);

@@ -166,6 +166,7 @@ class Engine {
   template <typename What>
   void enter(Nanoseconds now, What&& what) {
     advance_time(now);
+    if (follows_capacities_) follow_capacities();
     if (options_.log != nullptr) options_.log->inputs.push_back({state_.moment.now, what});
     take(what);
     if constexpr (may_start_something<std::remove_cvref_t<What>>) {
@@ -207,6 +208,8 @@ class Engine {
   void initialise(TensorId tensor, ChunkId chunk, TierId tier);
   bool start_where_laid_out(TensorId tensor, ChunkId chunk);
   void advance_time(Nanoseconds now);
+  // Tiers whose capacities change have what they have at this time.
+  void follow_capacities();
 
   // The pump: lanes issue and start ops, links start copies, round after round until nothing moves.
   void pump();
@@ -230,6 +233,8 @@ class Engine {
   Mover mover_;
   OpRunner runner_;
   LiveProgram* const live_;            // the program, if it is one
+  bool follows_capacities_ = false;    // of some tier
+  Nanoseconds started_ns_ = 0;         // an owned program
   input::Begin begin_;                 // the last one, for the memory of its list
   bool finished_ = false;              // of an owned program; then nothing starts any more
   std::optional<OutOfMemory> misfit_;  // why it does not fit; then finished_

@@ -38,6 +38,17 @@ void lay_out_movable(const MachineSpec& spec, const Machine& machine, const Prog
   layout.chunk_bytes = 0;
 }
 
+void check_second_copies(const MachineSpec& spec, const Machine& machine, TierId tier, const Layout& layout) {
+  const std::string of = "machine '" + spec.name + "': tier '" + spec.tiers[tier].name + "' has capacity_over_time, ";
+  if (!machine.pretends()) throw Error(of + "which only simulations follow; leave the key out");
+  if (layout.exclusive_copies) {
+    throw Error(of + "and under this policy a value has one copy, which must not lie there; take another policy");
+  }
+  if (layout.allocators[tier].kind != AllocatorKind::exact) {
+    throw Error(of + "where the policy lays out buffers; take another policy, or a tier that stays as it is");
+  }
+}
+
 Layout checked_layout(const MachineSpec& spec, const Machine& machine, Policy& policy, const Program* program) {
   Layout layout = policy.layout(spec, program);
   if (!layout.allocators.empty() && layout.allocators.size() != spec.tiers.size()) {
@@ -51,6 +62,7 @@ Layout checked_layout(const MachineSpec& spec, const Machine& machine, Policy& p
                   "' has the allocator 'caching', which is for simulations: on hardware memory is mapped page by page; "
                   "leave the key out");
     }
+    if (spec.tiers[tier].over_time.any()) check_second_copies(spec, machine, tier, layout);
     if (layout.allocators[tier].kind != AllocatorKind::movable) continue;
     if (tier != 0)
       throw Error("tier '" + spec.tiers[tier].name + "' is laid out as movable, which only a GPU's can be");

@@ -25,11 +25,12 @@ enum class Reason : std::uint8_t {
   standstill,   // nothing was under way and an op waited
   retry,        // the copy that was to be read has gone
   hole,         // for `chunk` there was enough memory, but in no one place
+  revoked,      // less is left of the tier than was used
 };
 template <>
 inline constexpr auto enum_texts<Reason> = std::to_array<std::string_view>({"demand", "policy", "room", "coldest",
                                                                             "reclaim", "dead", "overwritten",
-                                                                            "standstill", "retry", "hole"});
+                                                                            "standstill", "retry", "hole", "revoked"});
 
 struct Why {
   Reason reason = Reason::demand;

@@ -84,10 +84,11 @@ Refusal Mover::send_out(ChunkId chunk, TierId from, TierId destination, Purpose 
   TierId to = destination;
   if (destination != no_tier) {
     if (destination >= state_.memory.tier_count() || !may_receive(destination)) return Refusal::stale;
+    if (purpose == Purpose::evict && !state_.memory.keeps(destination)) return Refusal::stale;
     if (!rooms_.reserve(chunk, destination)) to = no_tier;
   } else {
     for (to = static_cast<TierId>(from + 1); to < state_.memory.tier_count(); ++to) {
-      if (may_receive(to) && rooms_.reserve(chunk, to)) break;
+      if (state_.memory.keeps(to) && may_receive(to) && rooms_.reserve(chunk, to)) break;
     }
     if (to == state_.memory.tier_count()) to = no_tier;
   }
@@ -231,6 +232,15 @@ void Mover::withdraw(TransferId id) {
     state_.memory.set_evicting(t.chunk, t.from, false);
   }
   remove(id);
+}
+
+void Mover::give_up_fetches(TierId tier) {
+  for (ChunkId chunk = 0; chunk < state_.memory.chunk_total(); ++chunk) {
+    const TransferId coming = state_.transfers.find(chunk, tier);
+    if (coming == none || state_.transfers[coming].in_flight || state_.transfers[coming].begun()) continue;
+    session_.decide(Decision::Kind::cancel, chunk, state_.transfers[coming].from, tier);
+    withdraw(coming);
+  }
 }
 
 void Mover::promote(TransferId id) {

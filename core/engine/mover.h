@@ -49,6 +49,9 @@ class Mover final : public ActionTaker {
   void kill(TensorId tensor);
   void remove_if_gone(TensorId tensor);  // a doomed tensor of which nothing is left
 
+  // What waits to be copied into the tier is not copied.
+  void give_up_fetches(TierId tier);
+
   // ---- Progress.
   bool start_from(LinkId link);  // what its queues let start now; false if nothing did
   void start_behind_blocked();

@@ -193,4 +193,24 @@ bool RoomMaker::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incom
   return true;
 }
 
+void RoomMaker::shrink(TierId tier) {
+  if (state_.memory.excess(tier) == 0) return;
+  const Because revoked(session_, {.reason = Reason::revoked});
+  std::vector<ChunkId> victims;
+  session_.ask_for_room({.tier = tier, .bytes = state_.memory.excess(tier)}, victims);
+  const auto give_up = [&](ChunkId chunk) {
+    if (chunk < state_.memory.chunk_total() && state_.memory.evictable(chunk, tier)) {
+      evict_(chunk, tier, Priority::urgent);
+    }
+  };
+  for (const ChunkId chunk : victims) {
+    if (state_.memory.excess(tier) > 0) give_up(chunk);
+  }
+  for (ChunkId chunk = state_.memory.coldest(tier); chunk != none && state_.memory.excess(tier) > 0;) {
+    const ChunkId next = state_.memory.warmer(chunk, tier);
+    give_up(chunk);
+    chunk = next;
+  }
+}
+
 }  // namespace tencache

@@ -31,6 +31,9 @@ class RoomMaker {
   // nothing has changed.
   bool make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, Priority priority);
 
+  // Gives up copies of a tier of which less is left than is used, those first that the policy names.
+  void shrink(TierId tier);
+
   // The link over which the last room that became free in the tier was left.
   StallCause last_cause(TierId tier) const { return last_cause_[tier]; }
   void left(TierId tier, StallCause cause) { last_cause_[tier] = cause; }

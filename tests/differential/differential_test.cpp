@@ -115,6 +115,11 @@ TEST(DifferentialTest, EveryPolicy) {
     ASSERT_NO_FATAL_FAILURE(compare(first_seed++, policy == "ideal" ? 100 : 400, {.policy = policy}));
   }
 }
+TEST(DifferentialTest, CapacitiesThatChange) {
+  compare(18, 3000, {.changing = true, .policy = "random"});
+  compare(19, 1000, {.changing = true, .policy = "harvest"});
+  compare(20, 500, {.changing = true, .policy = "lru"});
+}
 TEST(DifferentialTest, RandomPolicyWhereChunksMove) { compare(17, 3000, {.movable = true, .policy = "random"}); }
 TEST(DifferentialTest, EveryPolicyWhereChunksMove) {
   std::uint64_t first_seed = 200;

@@ -139,6 +139,10 @@ class Chunks {
   Bytes room_of(ChunkId chunk, TierId tier) const;
   Bytes free(TierId tier);
   Bytes capacity(TierId tier) const;
+  // Of a tier whose capacity changes.
+  void set_capacity(TierId tier, Bytes bytes) { present_[tier] = bytes; }
+  bool keeps(TierId tier) const { return !spec_.tiers[tier].over_time.any(); }
+  Bytes excess(TierId tier);
   Bytes leaving(TierId tier);
   bool evictable(ChunkId chunk, TierId tier);
   void rank(ChunkId chunk, TierId tier, bool coldest);
@@ -172,6 +176,7 @@ class Chunks {
   std::vector<std::vector<Where>> where_;
   std::vector<std::vector<ChunkId>> order_;
   std::vector<ChunkId> left_;  // the first tier, in order
+  std::map<TierId, Bytes> present_;
   std::optional<Arena> arena_;
 };
 
@@ -314,6 +319,8 @@ class Naive {
   void die(TensorId tensor);
 
   // Inputs.
+  void follow_capacities();
+  void shrink(TierId tier);
   void handle(const Ended& ended);
   void transfer_over(const Ended& ended);
   // The first copy is over: an eviction's room goes free, if nobody took the chunk back meanwhile.
@@ -488,11 +495,20 @@ Bytes Chunks::free(TierId tier) {
   Bytes used = 0;
   for (ChunkId chunk = 0; chunk < bytes_.size(); ++chunk)
     used += at(chunk, tier).state == CopyState::absent ? 0 : room_of(chunk, tier);
-  return capacity(tier) - used;
+  return capacity(tier) - std::min(capacity(tier), used);
+}
+
+Bytes Chunks::excess(TierId tier) {
+  Bytes stays = 0;
+  for (ChunkId chunk = 0; chunk < bytes_.size(); ++chunk) {
+    if (at(chunk, tier).state != CopyState::absent && !at(chunk, tier).leaving) stays += room_of(chunk, tier);
+  }
+  return stays - std::min(stays, capacity(tier));
 }
 
 Bytes Chunks::capacity(TierId tier) const {
   const Bytes all = tier == 0 && layout_.unlimited_gpu ? unlimited : spec_.tiers[tier].capacity;
+  if (const auto present = present_.find(tier); present != present_.end()) return present->second;
   return moves(tier) ? all - all / 128 : all;
 }
 
@@ -605,6 +621,7 @@ Residency Chunks::mirror() {
         memory.set_evicting(chunk, tier, true);
     }
   }
+  for (const auto& [tier, bytes] : present_) memory.set_capacity(tier, bytes);
   for (TierId tier = 0; tier < tiers(); ++tier) {
     for (const ChunkId chunk : order_[tier]) memory.touch(chunk, tier);
     for (ChunkId chunk = 0; chunk < bytes_.size(); ++chunk) {
@@ -668,6 +685,7 @@ NaiveResult Naive::run() {
         continue;
       }
       input_ns_ = machine_.now();
+      follow_capacities();
       if (ended.observed) {
         observe(ended);
       } else {
@@ -1006,6 +1024,40 @@ void Naive::count_iterations() {
   }
 }
 
+void Naive::follow_capacities() {
+  for (TierId tier = 0; tier < tiers(); ++tier) {
+    const CapacityOverTime& over_time = spec_.tiers[tier].over_time;
+    if (!over_time.any()) continue;
+    const Nanoseconds now = over_time.period_ns > 0 ? input_ns_ % over_time.period_ns : input_ns_;
+    Bytes bytes = spec_.tiers[tier].capacity;
+    for (const CapacityOverTime::Change& change : over_time.changes) {
+      if (change.at_ns <= now) bytes = std::min(change.bytes, spec_.tiers[tier].capacity);
+    }
+    const Bytes before = chunks_.capacity(tier);
+    chunks_.set_capacity(tier, bytes);
+    for (ChunkId chunk = 0; bytes < before && chunk < chunks_.count(); ++chunk) {
+      const int coming = arriving(chunk, tier);
+      if (coming >= 0 && !moves_.all[coming].flying && !moves_.all[coming].begun()) withdraw(coming);
+    }
+    shrink(tier);
+    if (bytes != before) tell({.kind = EventKind::capacity_changed, .to = tier});
+  }
+}
+
+void Naive::shrink(TierId tier) {
+  if (chunks_.excess(tier) == 0) return;
+  std::vector<ChunkId> victims;
+  const Residency memory = chunks_.mirror();
+  policy_.make_room({.tier = tier, .bytes = chunks_.excess(tier)}, view(memory), victims);
+  const std::vector<ChunkId> coldest = chunks_.order(tier);
+  for (const ChunkId chunk : victims) {
+    if (chunk < chunks_.count() && chunks_.excess(tier) > 0) evict(chunk, tier, no_tier, urgent_rank);
+  }
+  for (const ChunkId chunk : coldest) {
+    if (chunks_.excess(tier) > 0) evict(chunk, tier, no_tier, urgent_rank);
+  }
+}
+
 void Naive::handle(const Ended& ended) {
   if (ended.server >= naive_lanes) {
     ++copies_waited_;
@@ -1191,7 +1243,7 @@ bool Naive::take_room(ChunkId chunk, TierId tier, std::size_t server) {
 bool Naive::droppable(ChunkId chunk, TierId tier) {
   if (lives_.dead[chunks_.tensor_of(chunk)] != 0) return true;
   for (TierId other = 0; other < tiers(); ++other) {
-    if (other != tier && chunks_.valid(chunk, other)) return true;
+    if (other != tier && chunks_.keeps(other) && chunks_.valid(chunk, other)) return true;
   }
   return false;
 }
@@ -1201,13 +1253,13 @@ void Naive::place_initially(TensorId tensor) {
   for (const ChunkId chunk : chunks_.of(tensor)) {
     bool placed = false;
     for (TierId tier = 0; tier < tiers() && chunk < layout_.start.size() && !layout_.unlimited_gpu; ++tier) {
-      if ((layout_.start[chunk] & 1u << tier) == 0 || !chunks_.take(chunk, tier)) continue;
+      if ((layout_.start[chunk] & 1u << tier) == 0 || !chunks_.keeps(tier) || !chunks_.take(chunk, tier)) continue;
       chunks_.make_valid(chunk, tier);
       placed = true;
     }
     if (placed) continue;
     TierId tier = layout_.unlimited_gpu ? TierId{0} : role != no_tier ? role : spec_.initial_tier;
-    while (tier < tiers() && !chunks_.take(chunk, tier)) ++tier;
+    while (tier < tiers() && !(chunks_.keeps(tier) && chunks_.take(chunk, tier))) ++tier;
     if (tier == tiers()) throw NoRoom{};
     chunks_.make_valid(chunk, tier);
   }
@@ -1423,10 +1475,11 @@ Refusal Naive::send(ChunkId chunk, TierId from, TierId destination, Kind kind, i
   TierId to = no_tier;
   if (destination != no_tier) {
     if (destination >= tiers() || !may_receive(chunk, from, destination, kind)) return Refusal::stale;
+    if (kind == Kind::evict && !chunks_.keeps(destination)) return Refusal::stale;
     if (reserve(chunk, destination)) to = destination;
   } else {
     for (TierId tier = static_cast<TierId>(from + 1); tier < tiers() && to == no_tier; ++tier) {
-      if (may_receive(chunk, from, tier, kind) && reserve(chunk, tier)) to = tier;
+      if (chunks_.keeps(tier) && may_receive(chunk, from, tier, kind) && reserve(chunk, tier)) to = tier;
     }
   }
   if (to == no_tier) return Refusal::no_room;

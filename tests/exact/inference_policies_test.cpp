@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -129,6 +130,129 @@ TEST(ZeroInference, ReadsFromStorage) {
         run("zero-inference", {{"weights", "nvme"}}, small_machine(1000), model());
       },
       testing::ThrowsMessage<Error>(HasSubstr("zero-inference")));
+}
+
+// A kernel takes as long as the link needs for the weights that it reads in place. 61 bytes: `a` of 60 is not enough, and
+// all of the first layer is offloaded, 100 ns. 60 bytes: `a` alone. Nothing of it is copied to the GPU.
+TEST(VllmUva, KernelsReadOverTheLink) {
+  const auto with = [&](const char* offload) {
+    return run("vllm-uva", {{"cpu_offload", offload}}, small_machine(1000), model());
+  };
+  EXPECT_EQ(with("61B").iteration_ns.back(), 3 * 40 + 100);
+  EXPECT_EQ(with("61B").peak_bytes[0], 50u + 100 + 60);
+  EXPECT_EQ(with("60B").iteration_ns.back(), 3 * 40 + 60);
+  EXPECT_EQ(with("none").iteration_ns.back(), 4 * 40);
+  EXPECT_EQ(with("30B").iteration_ns.back(), 3 * 40 + 60);
+  MachineSpec shared = small_machine(1000);
+  shared.resources = {{"dram", byte_per_ns / 2}};
+  shared.links[0].uses = {0};
+  EXPECT_EQ(run("vllm-uva", {{"cpu_offload", "60B"}}, shared, model()).iteration_ns.back(), 3 * 40 + 120);
+}
+
+TEST(VllmUva, SaysWhatIsReadInPlaceAndNeedsALink) {
+  const MadePolicy made = make_policy("vllm-uva", {{"cpu_offload", "60B"}});
+  EXPECT_THAT(lower(model(), *made.policy, small_machine(1000)).changes,
+              ElementsAre("1 ops read 60 B in place over the link: 40 ns of kernels take 60 ns"));
+  MachineSpec machine = small_machine(1000);
+  machine.links.erase(machine.links.begin());
+  EXPECT_THAT([&] { lower(model(), *made.policy, machine); },
+              testing::ThrowsMessage<Error>(HasSubstr("no link leads from CPU memory to the GPU")));
+  EXPECT_THAT([&] { made.policy->layout(machine, nullptr); }, testing::ThrowsMessage<Error>(HasSubstr("live program")));
+}
+
+// Two experts of 100 bytes, a kernel of 50 ns for each. From CPU memory each takes 100 ns, from the other GPU 25.
+Trace two_experts() {
+  Trace trace;
+  for (const char* name : {"layers.0.experts.0.weight", "layers.0.experts.1.weight"}) {
+    add_op(trace, 50, {trace.add_tensor(name, 100, Role::expert, true)}, {});
+  }
+  return trace;
+}
+MachineSpec pair_of_gpus(Bytes peer, std::vector<CapacityOverTime::Change> changes = {}) {
+  MachineSpec machine = small_machine(1000);
+  machine.tiers.push_back({"peer", TierKind::gpu, peer, 1, {}});
+  machine.tiers.back().over_time.changes = std::move(changes);
+  machine.links.push_back(make_link("p2d", 2, 0, 4 * byte_per_ns));
+  machine.links.push_back(make_link("h2p", 1, 2));
+  machine.validate();
+  return machine;
+}
+RunResult harvest(const MachineSpec& machine, const Settings& settings = {}) {
+  const Trace trace = two_experts();
+  const MadePolicy made = make_policy("harvest", settings);
+  return simulate(lower(trace, *made.policy, machine), machine, *made.policy,
+                  {.max_iterations = 40, .until_steady = false});
+}
+
+// An expert is fetched again when it has just been dropped. With both in the other GPU that takes less than the other one's
+// kernel. From CPU memory the link never rests. With one there and one in CPU memory the latter is waited for 50 ns.
+TEST(Harvest, FetchesFromTheOtherGpu) {
+  EXPECT_EQ(harvest(pair_of_gpus(200)).iteration_ns.back(), 2 * 50);
+  EXPECT_EQ(harvest(pair_of_gpus(200), {{"peer", "false"}}).iteration_ns.back(), 2 * 100);
+  EXPECT_EQ(harvest(pair_of_gpus(100)).iteration_ns.back(), 50 + 100);
+  EXPECT_EQ(harvest(pair_of_gpus(200), {{"experts_away", "0.5"}}).iteration_ns.back(), 2 * 50);
+  EXPECT_EQ(harvest(pair_of_gpus(99)).iteration_ns.back(), 2 * 100);  // no expert fits there
+}
+
+// At 1000 ns one expert's room is taken back: the one that is filled in last goes. At 2000 ns the other one's, too, at
+// 3000 ns all of it is there again.
+TEST(Harvest, LosesWhatIsTakenBackAndFillsAgain) {
+  const RunResult result = harvest(pair_of_gpus(200, {{1000, 100}, {2000, 0}, {3000, 200}}));
+  ASSERT_TRUE(result.fits) << result.misfit;
+  Nanoseconds begin = 0;
+  for (const Nanoseconds takes : result.iteration_ns) {
+    if (begin > 400 && begin + takes < 1000) {
+      EXPECT_EQ(takes, 100) << begin;
+    }
+    if (begin > 1200 && begin + takes < 2000) {
+      EXPECT_EQ(takes, 150) << begin;
+    }
+    if (begin > 2200 && begin + takes < 3000) {
+      EXPECT_EQ(takes, 200) << begin;
+    }
+    begin += takes;
+  }
+  EXPECT_EQ(result.iteration_ns.back(), 100);
+  EXPECT_GT(begin, 3500);
+}
+
+// The state recurs when the schedule's period and the iterations meet.
+TEST(Harvest, IsSteadyOverWholePeriods) {
+  MachineSpec machine = pair_of_gpus(200, {{1000, 0}});
+  machine.tiers[2].over_time.period_ns = 2000;
+  const MadePolicy made = make_policy("harvest", {});
+  const RunResult result =
+      simulate(lower(two_experts(), *made.policy, machine), machine, *made.policy, {.max_iterations = 300});
+  EXPECT_TRUE(result.steady);
+  EXPECT_EQ(result.window.time_ns % 2000, 0);
+}
+
+// What changes holds second copies only: activations that neither the GPU nor the CPU has room for do not go there.
+TEST(Harvest, HoldsNoOnlyCopy) {
+  Trace trace;
+  const TensorId first = trace.add_tensor("a", 600, Role::activation, false);
+  const TensorId second = trace.add_tensor("b", 600, Role::activation, false);
+  add_op(trace, 50, {}, {first});
+  add_op(trace, 50, {}, {second});
+  add_op(trace, 50, {first}, {});
+  add_op(trace, 50, {second}, {});
+  const auto fits = [&](std::vector<CapacityOverTime::Change> changes) {
+    MachineSpec machine = pair_of_gpus(2000, std::move(changes));
+    machine.tiers[1].capacity = 500;
+    machine.links.push_back(make_link("d2p", 0, 2));
+    const MadePolicy made = make_policy("lru", {});
+    return simulate(lower(trace, *made.policy, machine), machine, *made.policy, {}).fits;
+  };
+  EXPECT_TRUE(fits({}));
+  EXPECT_FALSE(fits({{1'000'000, 10}}));
+}
+
+TEST(Harvest, NeedsAnotherGpu) {
+  EXPECT_THAT([] { harvest(small_machine(1000)); },
+              testing::ThrowsMessage<Error>(HasSubstr("needs a second tier of kind gpu")));
+  const MachineSpec machine = pair_of_gpus(200, {{1000, 0}});
+  EXPECT_THAT([&] { run("oomb", {}, machine, model()); },
+              testing::ThrowsMessage<Error>(HasSubstr("has capacity_over_time")));
 }
 
 }  // namespace

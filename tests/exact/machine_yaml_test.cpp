@@ -91,6 +91,7 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
     EXPECT_EQ(a.tiers[i].bandwidth, b.tiers[i].bandwidth);
     EXPECT_EQ(a.tiers[i].rated_written_bytes, b.tiers[i].rated_written_bytes);
     EXPECT_EQ(a.tiers[i].expand_bandwidth, b.tiers[i].expand_bandwidth);
+    EXPECT_EQ(a.tiers[i].over_time, b.tiers[i].over_time);
     EXPECT_EQ(a.tiers[i].allocation.per_call_ns, b.tiers[i].allocation.per_call_ns);
     EXPECT_EQ(a.tiers[i].allocation.bandwidth, b.tiers[i].allocation.bandwidth);
     EXPECT_EQ(a.tiers[i].allocation.power_of_two, b.tiers[i].allocation.power_of_two);
@@ -810,6 +811,88 @@ initial_tier: cpu
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("--gpu-allocator"), HasSubstr("best_fit"), HasSubstr("movable")));
   }
+}
+
+// GPU, CPU memory, and another GPU of 20 GB whose capacity changes.
+std::string with_peer(const std::string& over_time, const std::string& rest = "initial_tier: cpu") {
+  return "name: pair\n"
+         "tiers:\n"
+         "  - {name: gpu, kind: gpu, capacity: 10GB}\n"
+         "  - {name: cpu, kind: cpu, capacity: 100GB}\n"
+         "  - name: peer\n"
+         "    kind: gpu\n"
+         "    capacity: 20GB\n"
+         "    capacity_over_time: " +
+         over_time +
+         "\n"
+         "links:\n"
+         "  - {name: h2d, from: cpu, to: gpu, bandwidth: 25GB/s}\n"
+         "  - {name: d2h, from: gpu, to: cpu, bandwidth: 25GB/s}\n"
+         "  - {name: p2d, from: peer, to: gpu, bandwidth: 200GB/s}\n" +
+         rest + "\n";
+}
+
+TEST(CapacityOverTime, FollowsItsChangesAndRepeats) {
+  const MachineSpec machine =
+      parse_machine(with_peer("{changes: [{at: 2s, capacity: 5GB}, {at: 3s, capacity: 0B}], period: 4s}"), "m.yaml");
+  const CapacityOverTime& over_time = machine.tiers[2].over_time;
+  const auto at = [&](double seconds) {
+    return over_time.at(static_cast<Nanoseconds>(seconds * 1e9), machine.tiers[2].capacity) / 1'000'000'000;
+  };
+  EXPECT_EQ(at(0), 20u);
+  EXPECT_EQ(at(1.999), 20u);
+  EXPECT_EQ(at(2), 5u);
+  EXPECT_EQ(at(3.5), 0u);
+  EXPECT_EQ(at(4), 20u);
+  EXPECT_EQ(at(6.5), 5u);
+  EXPECT_EQ(over_time.phase(6'500'000'000), 2'500'000'000);
+  expect_equal(machine, parse_machine(write_machine_yaml(machine), "again.yaml"));
+  const MachineSpec once = parse_machine(with_peer("{changes: [{at: 2s, capacity: 5GB}]}"), "m.yaml");
+  EXPECT_EQ(once.tiers[2].over_time.at(std::int64_t{1} << 50, 20), 20u);  // never above the tier's capacity
+  EXPECT_EQ(once.tiers[2].over_time.phase(5'000'000'000), once.tiers[2].over_time.phase(9'000'000'000));
+}
+
+TEST(CapacityOverTime, IsDrawnFromASeed) {
+  const auto drawn = [](const char* seed) {
+    const std::string draws = std::string("{draws: {seed: ") + seed + ", every: 500ms, least: 1GB, most: 3GB}}";
+    return parse_machine(with_peer(draws), "m.yaml").tiers[2].over_time;
+  };
+  const CapacityOverTime over_time = drawn("7");
+  EXPECT_EQ(over_time, drawn("7"));
+  EXPECT_NE(over_time, drawn("8"));
+  EXPECT_EQ(over_time.period_ns, 1024 * 500'000'000ll);
+  double mean = 0;
+  for (const CapacityOverTime::Change& change : over_time.changes) {
+    EXPECT_GE(change.bytes, 1'000'000'000u);
+    EXPECT_LE(change.bytes, 3'000'000'000u);
+    mean += static_cast<double>(change.bytes) / static_cast<double>(over_time.changes.size());
+  }
+  EXPECT_EQ(over_time.changes.front().at_ns, 500'000'000);
+  EXPECT_NEAR(mean, 2e9, 6 * 0.577e9 / 32);  // six deviations of the mean of 1023 even draws
+}
+
+TEST(CapacityOverTime, RefusesWhatMustStay) {
+  const std::string change = "{changes: [{at: 2s, capacity: 5GB}]}";
+  EXPECT_THAT(error_of(with_peer(change, "initial_tier: peer")),
+              AllOf(HasSubstr("m.yaml:8: tiers.peer.capacity_over_time: tensors start there")));
+  EXPECT_THAT(error_of(with_peer(change, "initial_tier: cpu\nstaging: {tier: peer, count: 2, bytes: 1MB}")),
+              HasSubstr("m.yaml:8: tiers.peer.capacity_over_time: staging buffers lie there"));
+  std::string first = with_peer(change);
+  first.replace(first.find("capacity: 10GB"), 14, "capacity: 10GB, capacity_over_time: " + change);
+  EXPECT_THAT(error_of(first), HasSubstr("m.yaml:3: tiers.gpu.capacity_over_time: only a tier of kind gpu behind the "
+                                         "first one"));
+}
+
+TEST(CapacityOverTime, RefusesSchedulesThatMakeNoSense) {
+  EXPECT_THAT(error_of(with_peer("{changes: [{at: 2s, capacity: 21GB}]}")),
+              HasSubstr("m.yaml:8: tiers.peer.capacity_over_time.changes.capacity: above the tier's capacity of "));
+  EXPECT_THAT(error_of(with_peer("{changes: [{at: 2s, capacity: 1GB}, {at: 2s, capacity: 2GB}]}")),
+              HasSubstr("m.yaml:8: tiers.peer.capacity_over_time.changes.at: times rise"));
+  EXPECT_THAT(error_of(with_peer("{changes: [{at: 2s, capacity: 1GB}], period: 2s}")),
+              HasSubstr("period: must be longer than the last change's time"));
+  EXPECT_THAT(error_of(with_peer("{changes: []}")), HasSubstr("is empty; leave the key out"));
+  EXPECT_THAT(error_of(with_peer("{draws: {every: 1s}, period: 2s}")), HasSubstr("draws: stands alone"));
+  EXPECT_THAT(error_of(with_peer("{draws: {every: 1s, least: 2GB, most: 1GB}}")), HasSubstr("least is above most"));
 }
 
 }  // namespace

@@ -77,7 +77,9 @@ TEST_F(GenerationQuestions, VllmIsToldWhatWasFound) {
   EXPECT_THAT(content(path("args.txt")),
               testing::MatchesRegex("--offload-backend prefetch --offload-group-size [0-9]+ --offload-num-in-group "
                                     "[0-9]+ --offload-prefetch-step [0-9]+\n"));
-  EXPECT_THAT(tune("accelerate").err, HasSubstr("--vllm: is of policy vllm-prefetch, not of accelerate"));
+  EXPECT_EQ(tune("vllm-uva").code, 0);
+  EXPECT_THAT(content(path("args.txt")), testing::MatchesRegex("--cpu-offload-gb [0-9.]+\n"));
+  EXPECT_THAT(tune("accelerate").err, HasSubstr("--vllm: is of policy vllm-prefetch, vllm-uva, not of accelerate"));
 }
 
 TEST_F(GenerationQuestions, AResultHasItsTimesPerToken) {

@@ -355,6 +355,31 @@ MachineSpec random_machine(Random& random, const Trace& trace, Bytes chunk_bytes
   return machine;
 }
 
+// Another GPU's memory, the last tier. Without changes where the machine is a real one.
+void add_peer(std::uint64_t seed, bool changes, RandomCase& made) {
+  Random random(seed ^ 0x70656572);
+  MachineSpec& machine = made.machine;
+  const auto peer = static_cast<TierId>(machine.tiers.size());
+  const Bytes capacity = machine.tiers[0].capacity * random.between(1, 4) / 2 + machine.tiers[0].granularity;
+  machine.tiers.push_back({"peer", TierKind::gpu, capacity, machine.tiers[0].granularity, {}});
+  add_link(machine, random, peer, 0);
+  if (!random.one_in(4)) add_link(machine, random, 0, peer);
+  if (!random.one_in(4)) add_link(machine, random, 1, peer);
+  if (random.one_in(4)) add_link(machine, random, peer, 1);
+  if (!made.layout.allocators.empty()) made.layout.allocators.emplace_back();
+  if (changes) {
+    CapacityOverTime& over_time = machine.tiers[peer].over_time;
+    Nanoseconds at_ns = 0;
+    for (std::uint64_t count = random.between(1, 5); count > 0; --count) {
+      at_ns += static_cast<Nanoseconds>(random.between(1, 600));
+      over_time.changes.push_back({at_ns, random.one_in(4) ? 0 : random.below(capacity + 1)});
+    }
+    if (random.one_in(2)) over_time.period_ns = at_ns + static_cast<Nanoseconds>(random.between(1, 300));
+    made.layout.exclusive_copies = false;
+  }
+  machine.validate();
+}
+
 // A second SSD, and a CPU that may be slow.
 void add_second_storage(Random& random, MachineSpec& machine) {
   machine.cpu.adam_parameters_per_second = static_cast<double>(random.between(1, 100)) * 1e7;
@@ -509,6 +534,8 @@ const std::vector<std::string>& registered_policies() {
   return names;
 }
 
+bool needs_peer(const std::string& policy) { return policy == "harvest"; }
+
 bool needs_nvme(const std::string& policy) { return policy == "flashneuron" || policy == "ssdtrain"; }
 
 RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
@@ -573,6 +600,8 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
                 : random.one_in(3)      ? "random"
                                         : policies[random.below(policies.size())];
   if (needs_nvme(made.policy) && made.machine.tiers.size() < 3) made.policy = "random";
+  if (needs_peer(made.policy) && options.real_pages) made.policy = "random";
+  if (options.changing || needs_peer(made.policy)) add_peer(seed, options.changing || random.one_in(2), made);
   // The two that have a mode for it, and one that acts at the worst moments.
   const bool simulates_g10 = made.policy == "g10" || made.policy == "deepum" || made.policy == "random";
   layout.overlap_faults = options.optimizer && simulates_g10 && made.machine.issue_ahead == 1 && more.one_in(2);

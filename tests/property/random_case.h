@@ -48,6 +48,7 @@ struct CaseOptions {
   bool pieces = false;                               // staging buffers are too small for the largest chunk
   std::string policy = {};                           // empty: any of the registry, or "random"
   std::map<std::string, std::string> settings = {};  // of the policy
+  bool changing = false;                             // a second tier of kind gpu whose capacity changes
   bool optimizer = false;                            // updates that policies move and reorder, and a second SSD
   bool gates = false;                                // ops that decide which experts later ones read
   std::span<const std::uint8_t> choices = {};        // Random
@@ -74,6 +75,8 @@ std::unique_ptr<Policy> random_policy(std::uint64_t seed, std::uint64_t op_count
 const std::vector<std::string>& registered_policies();
 // It refuses a machine without a tier of that kind.
 bool needs_nvme(const std::string& policy);
+// It refuses a machine without a second tier of kind gpu.
+bool needs_peer(const std::string& policy);
 
 RandomCase random_case(std::uint64_t seed, const CaseOptions& options = {});
 

@@ -1,17 +1,13 @@
-// Inside the generator: pseudorandom numbers that are the same on every computer, with eight bytes of state for each
-// stream. SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+// Inside the generator: pseudorandom numbers (core/splitmix.h).
 #pragma once
 
 #include <cstdint>
 
+#include "core/splitmix.h"
+
 namespace tencache::generator {
 
-inline std::uint64_t next(std::uint64_t& state) {
-  std::uint64_t mixed = state += 0x9e3779b97f4a7c15u;
-  mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
-  mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
-  return mixed ^ mixed >> 31;
-}
+inline std::uint64_t next(std::uint64_t& state) { return splitmix(state); }
 
 inline std::uint64_t seed_of(std::uint64_t seed, std::uint64_t layer, std::uint64_t stream) {
   std::uint64_t state = seed;

@@ -6,10 +6,12 @@
 #include <numeric>
 #include <ranges>
 #include <set>
+#include <utility>
 
 #include "core/check.h"
 #include "core/cpu_op.h"
 #include "core/error.h"
+#include "core/metrics.h"
 #include "core/recompute.h"
 #include "core/reveal.h"
 
@@ -86,6 +88,60 @@ void note_cpu_ops(const CpuOps& timed, std::vector<std::string>& changes) {
   if (timed.count == 0) return;
   changes.push_back(std::to_string(timed.count) +
                     " ops on the CPU timed by its rates: " + format_duration(timed.duration_ns));
+}
+
+// At which GPU ops read CPU memory in place.
+BytesPerSecond rate_in_place(const MachineSpec& machine) {
+  const TierId cpu = machine.tier_of(Device::cpu);
+  const LinkId link = cpu == no_tier ? no_link : machine.link_between(cpu, 0);
+  if (link == no_link) {
+    throw Error(machine.file.empty() ? "machine '" + machine.name + "'" : machine.file, 0,
+                "the policy's kernels read CPU memory in place, and no link leads from CPU memory to the GPU; take "
+                "another machine or policy");
+  }
+  BytesPerSecond rate = machine.links[link].bandwidth;
+  for (const std::uint8_t resource : machine.links[link].uses) {
+    rate = std::min(rate, machine.resources[resource].bandwidth);
+  }
+  return rate;
+}
+
+void read_in_place(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
+  std::vector<bool> in_place(trace.tensors.size(), false);
+  policy.read_in_place(*Shown(trace, policy), machine, in_place);
+  TENCACHE_CHECK(in_place.size() == trace.tensors.size());
+  if (std::ranges::find(in_place, true) == in_place.end()) return;
+  const BytesPerSecond rate = rate_in_place(machine);
+  const std::vector<Op> ops = std::exchange(trace.ops, {});
+  const std::vector<TensorId> accesses = std::exchange(trace.accesses, {});
+  std::size_t count = 0;
+  Bytes bytes = 0;
+  Nanoseconds before_ns = 0, after_ns = 0;
+  for (Op op : ops) {
+    const auto at = accesses.begin() + op.accesses.first;
+    std::vector<TensorId> reads(at, at + op.accesses.reads);
+    const std::vector<TensorId> writes(at + op.accesses.reads, at + op.accesses.reads + op.accesses.writes);
+    const std::vector<TensorId> frees(at + op.accesses.reads + op.accesses.writes,
+                                      at + op.accesses.reads + op.accesses.writes + op.accesses.frees);
+    Bytes read = 0;
+    if (op.device == Device::gpu) {
+      std::erase_if(reads, [&](TensorId id) {
+        if (in_place[id]) read += trace.tensors[id].bytes;
+        return in_place[id];
+      });
+    }
+    if (read > 0) {
+      ++count;
+      bytes += read;
+      before_ns += op.duration_ns;
+      const uint128 over_link = static_cast<uint128>(read) * second_ns + rate - 1;  // rounded up
+      op.duration_ns = std::max(op.duration_ns, static_cast<Nanoseconds>(over_link / rate));
+      after_ns += op.duration_ns;
+    }
+    trace.add_op(op, reads, writes, frees);
+  }
+  changes.push_back(std::to_string(count) + " ops read " + format_bytes(bytes) + " in place over the link: " +
+                    format_duration(before_ns) + " of kernels take " + format_duration(after_ns));
 }
 
 // What hooks of the framework cost the host at each GPU op that enters another module than the one before it, the last
@@ -279,6 +335,7 @@ Program lower(Trace trace, const Policy& policy, const MachineSpec& machine, std
   if (levels != nullptr) *levels = std::move(chosen);
   place_ops(program.trace, policy, machine, program.changes);
   note_cpu_ops(time_cpu_ops(program.trace, machine), program.changes);
+  read_in_place(program.trace, policy, machine, program.changes);
   order_groups(program.trace, policy, machine, program.changes);
   add_host_time(program.trace, policy, machine, program.changes);
   program.trace.names.settle();

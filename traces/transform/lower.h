@@ -16,6 +16,8 @@ namespace tencache {
 //  - ops that the policy places on the CPU move there, with the duration that it needs (core/cpu_op.h), those of the
 //    optimizer with the bytes that they touch;
 //  - ops that the trace has on the CPU without a duration get theirs in the same way;
+//  - ops of the GPU that read tensors in place in CPU memory (Policy::read_in_place) take as long as the link needs for
+//    them, if that is longer, and use these tensors no more;
 //  - reorderable sub-groups are put into the policy's order;
 //  - where the policy works through module hooks, GPU ops that enter another module get the host time of the hooks.
 // `levels`, if given: becomes what the policy chose, by choice of the trace.

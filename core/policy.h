@@ -50,10 +50,10 @@ enum class EventKind : std::uint8_t {
 inline constexpr std::size_t event_kind_count = 15;
 enum class Refusal : std::uint8_t { none, stale, no_room, io_error };
 template <>
-inline constexpr auto enum_texts<EventKind> = std::to_array<std::string_view>(
-    {"profile_ready", "iteration_begin", "iteration_end", "module_begin", "module_end", "op_issued", "op_ready",
-     "op_done", "revealed", "transfer_done", "refused", "tensor_created", "tensor_freed", "schedule_deviated",
-     "capacity_changed"});
+inline constexpr auto enum_texts<EventKind> =
+    std::to_array<std::string_view>({"profile_ready", "iteration_begin", "iteration_end", "module_begin", "module_end",
+                                     "op_issued", "op_ready", "op_done", "revealed", "transfer_done", "refused",
+                                     "tensor_created", "tensor_freed", "schedule_deviated", "capacity_changed"});
 template <>
 inline constexpr auto enum_texts<Refusal> = std::to_array<std::string_view>({"none", "stale", "no_room", "io_error"});
 
@@ -100,7 +100,7 @@ using RehearseTrace = std::function<Rehearsal(const Trace& trace, const MachineS
 
 struct View {
   const MachineSpec& machine;
-  const Residency& memory;             // where every chunk is, room, the order from coldest to warmest
+  const Residency& memory;  // where every chunk is, room, the order from coldest to warmest
   // The recorded iteration, null until it is known; sealed (core/reveal.h), unless the policy is an oracle.
   const Program* program = nullptr;
   const Schedule* schedule = nullptr;  // null with `program`

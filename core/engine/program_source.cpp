@@ -29,8 +29,8 @@ std::string ProgramSource::title_of(TensorId tensor) const {
 
 // ---- Owned ----------------------------------------------------------------------------------------------------------
 
-OwnedProgram::OwnedProgram(const Program& program, const Program& shown, const MachineSpec& spec, const Machine& machine,
-                           const std::array<bool, role_count>& governed, const Layout& layout)
+OwnedProgram::OwnedProgram(const Program& program, const Program& shown, const MachineSpec& spec,
+                           const Machine& machine, const std::array<bool, role_count>& governed, const Layout& layout)
     : ProgramSource(&program),
       schedule_(program.trace),
       shown_(shown),
@@ -179,7 +179,8 @@ std::optional<StallCause> OwnedProgram::blocked_by(std::uint8_t lane, const OpLa
   for (const ActiveOp& op : lanes[communication_lane].active) {
     if (conflict(schedule_.uses(sequence.ops[sequence.at]), op.uses)) return StallCause::collective;
   }
-  if (!revelations_.decided(sequence.ops[sequence.at], sequence.iteration)) return StallCause::cpu_compute;  // or its lane is busy
+  if (!revelations_.decided(sequence.ops[sequence.at], sequence.iteration))
+    return StallCause::cpu_compute;  // or its lane is busy
   return {};
 }
 

@@ -148,7 +148,7 @@ class OwnedProgram final : public ProgramSource {
   Schedule schedule_;  // for policies, and for what few programs need: it is made only if it is asked
   const Program& shown_;
   std::optional<Schedule> shown_schedule_;  // for policies, if they see another program
-  Revelations revelations_;  // of what `shown_` hides
+  Revelations revelations_;                 // of what `shown_` hides
   UseLister lister_;
   RunLimits limits_;
   std::uint64_t begun_iterations_ = 0;  // at most

@@ -20,11 +20,11 @@ namespace tencache {
 // Whether the trace has gates.
 bool has_gates(const Trace& trace);
 
-// The trace as it is known before its gates are done: the ops that they decide do not read their experts, of whose
-// weights OpDetail::expert_bytes says how many bytes each will read; neither they nor what else they use is named after
-// one (names have numbers of their own); and where a policy lets them run, on what it knows of them, is not to be seen: they are shown on the GPU, those
-// that lowering has moved with a time of 0. How many experts a gate chooses, and how many tokens each gets, is not
-// hidden: ops stay as many, and all else as long and as large. Linear in the trace.
+// The trace as it is known before its gates are done. The ops that they decide do not read their experts;
+// OpDetail::expert_bytes says how many bytes of weights each will read. Neither they nor what else they use is named
+// after one (names have numbers of their own), and where a policy lets them run is not to be seen: they are shown on
+// the GPU, those that lowering has moved with a time of 0. How many experts a gate chooses, and how many tokens each
+// gets, is not hidden: ops stay as many, and all else as long and as large. Linear in the trace.
 Trace sealed(const Trace& trace);
 
 // The experts of a gate that it may choose among.

@@ -5,9 +5,9 @@
 
 namespace tencache {
 
-// Where the program is sealed (core/reveal.h), experts are drawn. Runs the program on a simulated machine of one rank until the state recurs or a limit ends it. Its last iteration ends
-// where the next would begin; if something has to be in storage, when all of its ops are done. Nothing is kept between
-// calls.
+// Runs the program on a simulated machine of one rank until the state recurs or a limit ends it. Its last iteration ends
+// where the next would begin; if something has to be in storage, when all of its ops are done. Experts of a sealed
+// program (core/reveal.h) are drawn. Nothing is kept between calls.
 Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& candidate,
                    const RehearsalLimits& limits);
 

@@ -681,6 +681,7 @@ NaiveResult Naive::run() {
       }
       Ended ended;
       if (!machine_.next(ended)) {
+        follow_capacities();  // what was too much may be free to go by now
         if (!standstill()) throw NoRoom{};
         continue;
       }

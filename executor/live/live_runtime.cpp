@@ -201,6 +201,7 @@ void LiveRuntime::iteration_boundary() {
   tasks_.take_results();
   gate_.take_times();
   const Nanoseconds at = feed_.now();
+  stepping_ = true;
   const StepFollower::Signal signal = follower_.iteration_boundary();
   if (signal == StepFollower::Signal::deviated) feed_.tell([at](Engine& engine) { engine.schedule_deviated(at); });
   if (signal == StepFollower::Signal::profile) tell_profile(at);
@@ -442,7 +443,7 @@ LiveRuntime::Storage LiveRuntime::store(Bytes bytes, const std::byte* from) {
   MutexLock lock(feed_.mutex);
   gate_.enter();
   const TierId tier = spec_.tier_of(Device::cpu);
-  if (tier == no_tier || !loader_) return {none, nullptr};
+  if (tier == no_tier || !loader_ || stepping_) return {none, nullptr};
   const TensorId tensor = create(bytes, feed_.now());
   const Residency& memory = feed_.engine().memory();
   Bytes gpu_room = 0, room = 0;

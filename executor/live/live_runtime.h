@@ -209,7 +209,8 @@ class LiveRuntime {
   // is not needed any more when it returns.
   void upload(std::byte* device, const std::byte* from, Bytes bytes, DeviceStream stream);
   // A new storage with that content in CPU memory, if others would have to leave the GPU tier for it. Tensor `none`
-  // where there is room, or none in CPU memory: it is to be allocated, and uploaded to.
+  // where there is room, or none in CPU memory, or steps have begun, whose ops have to be the same each time: it is to
+  // be allocated, and uploaded to. No op of the calling thread runs.
   Storage store(Bytes bytes, const std::byte* from);
   // Lets go of a storage. From any thread, at any time, never waits: the engine hears of it with the next call.
   void release(TensorId tensor) noexcept { released_.add(tensor); }
@@ -268,6 +269,7 @@ class LiveRuntime {
 
   OccupancyLabels labels_ TENCACHE_GUARDED_BY(feed_.mutex);
   StepFollower follower_ TENCACHE_GUARDED_BY(feed_.mutex);
+  bool stepping_ TENCACHE_GUARDED_BY(feed_.mutex) = false;  // an iteration has begun
   LiveTensors tensors_ TENCACHE_GUARDED_BY(feed_.mutex);
   std::unique_ptr<const Program> profile_ TENCACHE_GUARDED_BY(feed_.mutex);  // the engine's
   OpGate gate_ TENCACHE_GUARDED_BY(feed_.mutex);

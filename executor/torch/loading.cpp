@@ -3,6 +3,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <optional>
 
 namespace tencache::paging {
 namespace {
@@ -59,17 +62,24 @@ bool load_into(c10::DispatchKeySet below, const tencache_live& live, Pager& page
   return true;
 }
 
-// _to_copy(self, dtype, layout, device, pin_memory, non_blocking, memory_format)
-bool load_new(c10::DispatchKeySet below, const tencache_live& live, Pager& pager, torch::jit::Stack& stack) {
+// Of _to_copy(self, dtype, layout, device, pin_memory, non_blocking, memory_format): what its result is to be, where it
+// is such a copy.
+std::optional<at::TensorOptions> options_of_new(c10::DispatchKeySet below, Pager& pager, torch::jit::Stack& stack) {
   const auto argument = [&](std::size_t position) { return torch::jit::peek(stack, position, 7); };
   const at::Tensor self = argument(0).toTensor();
   const bool same = (argument(1).isNone() || argument(1).toScalarType() == self.scalar_type()) &&
                     argument(2).isNone() && (argument(4).isNone() || !argument(4).toBool()) && argument(6).isNone();
   if (!same || argument(3).isNone() || argument(3).toDevice().type() != pager.host().device ||
       !is_source(self, below, pager)) {
-    return false;
+    return {};
   }
-  const at::Tensor made = at::empty(self.sizes(), self.options().device(argument(3).toDevice()).pinned_memory(false));
+  return self.options().device(argument(3).toDevice()).pinned_memory(false);
+}
+
+bool load_new(c10::DispatchKeySet below, const tencache_live& live, Pager& pager, torch::jit::Stack& stack) {
+  const std::optional<at::TensorOptions> options = options_of_new(below, pager, stack);
+  if (!options) return false;
+  const at::Tensor self = torch::jit::peek(stack, 0, 7).toTensor(), made = at::empty(self.sizes(), *options);
   if (!is_paged(made, pager)) return false;
   bring(live, pager, made, self);
   torch::jit::drop(stack, 7);
@@ -84,6 +94,26 @@ bool load(const OpSchema& info, c10::DispatchKeySet below, const tencache_live& 
   if (pager.host().stream == nullptr) return false;
   if (info.base_name == "aten::copy_") return load_into(below, live, pager, stack);
   return info.base_name == "aten::_to_copy" && load_new(below, live, pager, stack);
+}
+
+bool store(const OpSchema& info, c10::DispatchKeySet below, const tencache_live& live, Pager& pager,
+           torch::jit::Stack& stack) {
+  if (pager.host().stream == nullptr || info.base_name != "aten::_to_copy") return false;
+  const std::optional<at::TensorOptions> options = options_of_new(below, pager, stack);
+  if (!options) return false;
+  const c10::impl::ExcludeDispatchKeyGuard not_inside(paging_key);
+  const at::Tensor self = torch::jit::peek(stack, 0, 7).toTensor(), made = at::empty({0}, *options);
+  tencache_storage stored = {tencache_no_tensor, nullptr};
+  pager.check(live, live.store(live.runtime, self.nbytes(), self.data_ptr(), &stored));
+  if (stored.tensor == tencache_no_tensor) return false;
+  c10::StorageImpl& storage = *made.storage().unsafeGetStorageImpl();
+  storage.set_data_ptr_noswap(pager.take_over(stored, true, storage.allocator()->raw_deleter()));
+  storage.set_nbytes(self.nbytes());
+  made.unsafeGetTensorImpl()->set_sizes_contiguous(self.sizes());
+  pager.see(storage);
+  torch::jit::drop(stack, 7);
+  torch::jit::push(stack, made);
+  return true;
 }
 
 }  // namespace tencache::paging

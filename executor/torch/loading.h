@@ -16,4 +16,9 @@ namespace tencache::paging {
 bool load(const OpSchema& info, c10::DispatchKeySet below, const tencache_live& live, Pager& pager,
           torch::jit::Stack& stack);
 
+// Of an op that has not begun: true if it was a copy to a new tensor for which others would have to leave the GPU. It
+// is done then, and lies in CPU memory (tencache_live::store).
+bool store(const OpSchema& info, c10::DispatchKeySet below, const tencache_live& live, Pager& pager,
+           torch::jit::Stack& stack);
+
 }  // namespace tencache::paging

@@ -94,10 +94,10 @@ c10::DataPtr Pager::take_over(const tencache_storage& storage, bool inside_op, c
   made->owner = owner;
   made->address = storage.address;
   made->kept = !inside_op && live.moves != 0 && live.on_accelerator != 0;
-  made->in_storage = !on_cpu();
+  made->in_storage = !on_cpu() || storage.address == guard_;
   const std::lock_guard lock(addresses_);
   if (storage.tensor >= records_.size()) records_.resize(storage.tensor + std::size_t{1});
-  owners_.put(storage.address, owner);
+  if (storage.address != guard_) owners_.put(storage.address, owner);
   StorageRecord* const record = records_[storage.tensor] = made.release();
   if (record->in_storage) return {record->address, record, &let_go_of_recorded, device};
   return {record->address, record->address, let_go, device};  // oneDNN insists

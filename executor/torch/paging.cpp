@@ -134,7 +134,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   const Intercepted at{op, below, info, *live, thread};
   if (info.on_lists) {
     run_in_groups(at, touch, stack);
-  } else {
+  } else if (!store(info, below, *live, pager, *stack)) {
     run_paged(at, touch, stack, 0);
   }
 }

@@ -345,6 +345,52 @@ TEST_F(LiveCuda, LargeContentComesThroughTheRuntime) {
   expect_nothing_left(driver);
 }
 
+// Three tensors of 2 MiB have room on the GPU, the others go straight to CPU memory; from the first step on they are
+// made by ops, and what is in their way leaves.
+TEST_F(LiveCuda, AModelThatIsLargerThanTheGpuEvictsNothingWhileItIsLoaded) {
+  std::vector<Tensor> sources;
+  for (int i = 0; i < 10; ++i) sources.push_back(at::full({1 << 18, 2}, static_cast<float>(i)));
+  for (const bool moves : {false, true}) {
+    RulesDriver driver({.memory = 64 * MiB, .granularity = 4096});
+    const MadePolicy made = make_policy("on-demand");
+    LiveOptions live;
+    live.settle = true;
+    live.machine.pace = false;
+    live.machine.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
+    live.fence = [&driver] { driver.table().cuStreamSynchronize(nullptr); };
+    {
+      MachineSpec machine = live_test::machine_of(7 * MiB);
+      if (moves) machine = arena_of(machine, 0);
+      LiveRuntime runtime(machine, *made.policy, live);
+      paging::Host host;
+      host.raise = [](const tencache_live&, int) { rethrow_live_failure(); };
+      host.stream = [] { return static_cast<void*>(nullptr); };
+      paging::attach(runtime.abi(), host);
+      const paging::Guard guard;
+      std::vector<Tensor> model;
+      const auto load = [&] { model.push_back(sources[model.size()].to(at::kCPU, at::kFloat, false, true)); };
+      for (int i = 0; i < 8; ++i) load();
+      EXPECT_EQ(runtime.figures().counters.evictions, 0u);
+      for (std::size_t i = 0; i < model.size(); ++i) {
+        EXPECT_EQ(model[i].sizes(), (std::vector<std::int64_t>{1 << 18, 2}));
+        EXPECT_NE(paging::tensor_of(model[i].storage()), tencache_no_tensor);
+        const Tensor doubled = model[i] + model[i];
+        EXPECT_EQ(doubled.min().item<float>(), 2.0f * static_cast<float>(i)) << "moves: " << moves;
+        EXPECT_EQ(doubled.max().item<float>(), 2.0f * static_cast<float>(i));
+      }
+      runtime.iteration_boundary();
+      const std::uint64_t before = runtime.figures().counters.evictions;
+      load();
+      load();
+      EXPECT_GT(runtime.figures().counters.evictions, before);
+      EXPECT_EQ((model[8] * 3).max().item<float>(), 24.0f);
+      EXPECT_EQ((model[9] * 3).max().item<float>(), 27.0f);
+    }
+    live.machine.accelerator.reset();
+    expect_nothing_left(driver);
+  }
+}
+
 // ---- Where tensors move ---------------------------------------------------------------------------------------------
 
 // A run on an arena of `blocks` tensors of 16 KiB.

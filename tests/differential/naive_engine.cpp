@@ -674,6 +674,7 @@ NaiveResult Naive::run() {
       }
       Ended ended;
       if (!machine_.next(ended)) {
+        follow_capacities();  // nothing changes, but what was being copied may leave now
         if (!standstill()) throw NoRoom{};
         continue;
       }

@@ -46,9 +46,9 @@ struct CaseOptions {
   bool deep_issue = true;                            // issue_ahead of 2 occurs
   bool run_ahead = false;                            // the program's thread goes on ahead of the GPU
   bool pieces = false;                               // staging buffers are too small for the largest chunk
+  bool changing = false;                             // a second tier of kind gpu whose capacity changes
   std::string policy = {};                           // empty: any of the registry, or "random"
   std::map<std::string, std::string> settings = {};  // of the policy
-  bool changing = false;                             // a second tier of kind gpu whose capacity changes
   bool optimizer = false;                            // updates that policies move and reorder, and a second SSD
   std::span<const std::uint8_t> choices = {};        // Random
 };

@@ -46,6 +46,7 @@ void Engine::advance_time(Nanoseconds now) {
 }
 
 void Engine::follow_capacities() {
+  if (finished_) return;
   for (TierId tier = 0; tier < state_.memory.tier_count(); ++tier) {
     const Tier& of = state_.spec.tiers[tier];
     if (!of.over_time.any()) continue;

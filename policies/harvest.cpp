@@ -20,7 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
 #include "policies/block_slots.h"
 #include "policies/classic.h"
 #include "policies/common_options.h"
@@ -51,15 +50,10 @@ class Harvest final : public Policy {
   Requirements requirements() const override { return Requirements::governing({Role::expert, Role::kv_cache}); }
   bool hears(EventKind kind) const override {
     return kind == EventKind::profile_ready || kind == EventKind::iteration_begin || kind == EventKind::op_issued ||
-           kind == EventKind::op_done || kind == EventKind::capacity_changed;
+           kind == EventKind::op_done || kind == EventKind::revealed || kind == EventKind::capacity_changed;
   }
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
-    if (uses_peer_ && peer_of(machine) == no_tier) {
-      throw Error(machine.file.empty() ? "machine '" + machine.name + "'" : machine.file, 0,
-                  "policy 'harvest' needs a second tier of kind gpu, and there is none; add one with links to and from "
-                  "the GPU and CPU memory (docs/machine-format.md), or give peer=false");
-    }
     Layout layout;
     layout.fallback_eviction = overflow_ == "evict";
     layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
@@ -86,12 +80,24 @@ class Harvest final : public Policy {
       case EventKind::op_issued:
         if (event.device == Device::gpu && event.op != none) fetch_ahead(event.op, view, actions);
         break;
+      case EventKind::revealed:
+        for (const Use& use : event.uses) {
+          if (away_[use.tensor]) fetch_missing(use.tensor, view, actions);
+        }
+        break;
       case EventKind::op_done:
-        if (event.op < leaving_.size()) leave(event.op, view, actions);
+        if (event.op < leaving_.size()) leave(event, view, actions);
         break;
       default:
         break;
     }
+  }
+
+  void notes(std::vector<std::string>& notes) const override {
+    if (!lacks_peer_) return;
+    notes.push_back(
+        "the machine has no other GPU, a second tier of kind gpu (docs/machine-format.md): what is away comes from CPU "
+        "memory alone");
   }
 
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
@@ -137,7 +143,9 @@ class Harvest final : public Policy {
 
   void learn(const View& view) {
     const Trace& trace = view.program->trace;
-    std::vector<bool> away = experts_away(trace);
+    away_ = experts_away(trace);
+    std::vector<bool> away = away_;
+    lacks_peer_ = uses_peer_ && peer_of(view.machine) == no_tier;
     by_reads_.clear();
     Bytes largest = 0;
     for (TensorId id = 0; id < trace.tensors.size(); ++id) {
@@ -156,7 +164,6 @@ class Harvest final : public Policy {
       for (const TensorId id : trace.reads(trace.ops[op])) {
         if (!away[id]) continue;
         reads_.emplace_back(op, id);
-        if (trace.tensors[id].role == Role::expert) leaving_[op].push_back(id);
       }
     }
   }
@@ -176,16 +183,16 @@ class Harvest final : public Policy {
     }
   }
 
-  void leave(OpIndex op, const View& view, Actions& actions) const {
+  void leave(const Event& event, const View& view, Actions& actions) const {
+    for (const Use& use : event.uses) {
+      const TensorId known = use.tensor == none ? none : view.program_tensor(use.tensor);
+      if (event.device == Device::gpu && known != none && away_[known]) actions.drop(use.tensor);
+    }
     const TierId peer = uses_peer_ ? peer_of(view.machine) : no_tier;
     Bytes room = peer == no_tier ? 0 : view.memory.free(peer);
-    for (const TensorId tensor : leaving_[op]) {
+    for (const TensorId tensor : leaving_[event.op]) {
       const TensorId id = view.memory_tensor(tensor);
       if (id == none) continue;
-      if (view.memory.role(id) == Role::expert) {
-        actions.drop(id);
-        continue;
-      }
       if (room >= view.memory.bytes(id) && is_absent(id, peer, view.memory)) {
         actions.clean(id, peer);
         room -= view.memory.bytes(id);
@@ -202,8 +209,8 @@ class Harvest final : public Policy {
   }
 
   void fill_peer(const View& view, Actions& actions) const {
-    if (!uses_peer_) return;
-    const TierId peer = peer_of(view.machine);
+    const TierId peer = uses_peer_ ? peer_of(view.machine) : no_tier;
+    if (peer == no_tier) return;
     Bytes room = view.memory.free(peer);
     for (const TensorId tensor : by_reads_) {
       const TensorId id = view.memory_tensor(tensor);
@@ -215,8 +222,9 @@ class Harvest final : public Policy {
 
   double experts_away_ = 1;
   std::string cache_ = "gpu", overflow_ = "oom";
-  bool uses_peer_ = true;
+  bool uses_peer_ = true, lacks_peer_ = false;
   Bytes ahead_ = 0, window_ = 0;
+  std::vector<bool> away_;                           // by tensor: experts in CPU memory
   std::vector<TensorId> by_reads_;                   // experts in CPU memory, most read ones first
   std::vector<std::pair<OpIndex, TensorId>> reads_;  // of what is away, by ops of the GPU
   std::vector<std::vector<TensorId>> leaving_;       // by op: what leaves the GPU after it

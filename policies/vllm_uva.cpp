@@ -28,19 +28,21 @@ class VllmUva final : public Policy {
   }
 
   Requirements requirements() const override { return Requirements::governing({Role::parameter, Role::expert}); }
-  bool hears(EventKind) const override { return false; }
+  bool hears(EventKind kind) const override { return kind == EventKind::profile_ready; }
+  void on(const Event&, const View& view, Actions&) override { live_ = view.to_memory != nullptr; }
+  void notes(std::vector<std::string>& notes) const override {
+    if (live_) notes.push_back("kernels of a live program do not read CPU memory: nothing is offloaded");
+  }
 
   void read_in_place(const Trace& trace, const MachineSpec&, std::vector<bool>& tensors) const override {
     tensors = offloaded(trace);
   }
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
-    if (program == nullptr) {
-      throw Error("policy 'vllm-uva': kernels of a live program do not read CPU memory; take vllm-prefetch");
-    }
     Layout layout;
     layout.fallback_eviction = overflow_ == "evict";
     layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
+    if (program == nullptr) return layout;
     const Trace& trace = program->trace;
     const std::vector<bool> in_cpu_memory = offloaded(trace);
     std::vector<TierId> homes(trace.tensors.size(), no_tier);
@@ -70,6 +72,7 @@ class VllmUva final : public Policy {
   }
 
   Bytes cpu_offload_ = 0;
+  bool live_ = false;
   std::string overflow_ = "oom";
 };
 

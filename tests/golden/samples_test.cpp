@@ -120,7 +120,6 @@ std::map<std::string, std::string> settings_of(const PolicyInfo& info) {
     const bool evicts = std::find(option.choices.begin(), option.choices.end(), "evict") != option.choices.end();
     if (option.name == "overflow" && evicts) settings["overflow"] = "evict";
     if (option.name == "plan_events") settings["plan_events"] = "20000";
-    if (option.name == "peer") settings["peer"] = "false";  // the machine has one GPU
   }
   return settings;
 }

@@ -165,7 +165,7 @@ class WithPlan(unittest.TestCase):
         gc.collect()
         trace = run.recorded()
         self.assertEqual(trace.choices, [])
-        with self.assertRaisesRegex(tencache.Error, "--plan: no choice: blocks.0 and 3 more keeps nothing"):
+        with self.assertRaisesRegex(tencache.Error, "no plan of recomputation: no choice: blocks.0 and 3 more"):
             tencache.tune(trace, MACHINE, "lru", plan=self.path("none.json"))
         self.assertFalse(os.path.exists(self.path("none.json")))
 

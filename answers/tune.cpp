@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "configs/load_policy_library.h"
+#include "core/reveal.h"
 #include "core/text.h"
 
 namespace tencache {
@@ -323,6 +324,10 @@ TuneAnswer tune_answer(const Tuned& tuned) {
                                 tuned.ideal_seconds[w], replay_command(tuned, best, w),
                                 recomputation_of(*workload.trace, tuned.levels[w]), notes_of(workload),
                                 gpu_time_answer(workload), trace_title(workload)});
+    if (!has_gates(*workload.trace)) continue;
+    answer.workloads.back().notes.emplace_back(
+        "the experts that gates choose are drawn here, because nobody knows them in advance; a replay of the trace "
+        "takes another time");
   }
   answer.best = candidate_answer(tuned, best);
   answer.defaults = candidate_answer(tuned, standard);

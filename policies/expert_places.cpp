@@ -112,6 +112,10 @@ class ExpertPlaces : public Policy {
     return layout;
   }
 
+  void notes(std::vector<std::string>& notes) const override {
+    if (!why_copied_.empty()) notes.push_back("experts that the GPU lacks are copied there: " + why_copied_);
+  }
+
   bool hears(EventKind kind) const override {
     return kind == EventKind::profile_ready || kind == EventKind::revealed || kind == EventKind::op_issued ||
            kind == EventKind::op_done;
@@ -142,6 +146,7 @@ class ExpertPlaces : public Policy {
     if (!view.reveals()) return;
     experts_.emplace(view.program->trace);
     on_gpu_ = placed(view.program->trace, view.machine, *experts_);
+    why_copied_ = why_not_computed(view.program->trace, view.machine);
   }
   // Of an expert whose place is the GPU, or of no expert.
   bool stays(TensorId tensor) const {
@@ -160,6 +165,20 @@ class ExpertPlaces : public Policy {
 
   std::optional<Experts> experts_;
   OnGpu on_gpu_;
+
+ private:
+  // Why the CPU cannot compute any; empty: it can.
+  static std::string why_not_computed(const Trace& trace, const MachineSpec& machine) {
+    for (const Op& op : trace.ops) {
+      if (trace.detail(op).expert_bytes == 0 || op.device == Device::cpu) continue;
+      if (!op.placeable) return "the trace does not let their ops move to the CPU; generate it with --placeable all";
+      if (!forward_duration_on_cpu(trace, op, machine))
+        return "the machine does not state cpu.tflops and cpu.bandwidth";
+    }
+    return {};
+  }
+
+  std::string why_copied_;
 };
 
 // The ops of one expert, which follow each other.
@@ -240,12 +259,9 @@ class FiddlerPlaces final : public DecidedPlaces {
       }
       if (movable) missing.push_back(one);
     }
-    std::uint64_t on_cpu = 0;  // a bit for each
-    if (sum_ || missing.size() > most_tried) {
-      for (std::size_t i = 0; i < missing.size(); ++i) {
-        if (missing[i].on_cpu_ns < missing[i].copied_ns && i < 64) on_cpu |= std::uint64_t{1} << i;
-      }
-    } else {
+    std::vector<bool> on_cpu;
+    for (const Missing& one : missing) on_cpu.push_back(one.on_cpu_ns < one.copied_ns);
+    if (!sum_ && missing.size() <= most_tried) {
       Nanoseconds least = longest_clock_ns;
       for (std::uint64_t split = 0; split < std::uint64_t{1} << missing.size(); ++split) {
         Nanoseconds cpu = 0, gpu = 0;
@@ -254,11 +270,11 @@ class FiddlerPlaces final : public DecidedPlaces {
         }
         if (std::max(cpu, gpu) >= least) continue;
         least = std::max(cpu, gpu);
-        on_cpu = split;
+        for (std::size_t i = 0; i < missing.size(); ++i) on_cpu[i] = (split >> i & 1) != 0;
       }
     }
-    for (std::size_t i = 0; i < std::min<std::size_t>(missing.size(), 64); ++i) {
-      if ((on_cpu >> i & 1) == 0) continue;
+    for (std::size_t i = 0; i < missing.size(); ++i) {
+      if (!on_cpu[i]) continue;
       std::fill(devices.begin() + static_cast<std::ptrdiff_t>(missing[i].ops.begin),
                 devices.begin() + static_cast<std::ptrdiff_t>(missing[i].ops.end), Device::cpu);
     }

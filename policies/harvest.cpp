@@ -5,11 +5,13 @@
 // 1. Of the experts a share of `experts_away`, spread evenly, lives in CPU memory; with cache=away the KV cache does, too.
 //    All other weights and caches stay on the GPU.
 // 2. The other GPU (the first tier of kind gpu behind the first one) holds second copies: experts, those that most ops read
-//    first, and what room is left goes to blocks of the cache when they leave the GPU. It is filled at the start, whenever
-//    its capacity has grown, and between iterations. Where it shrinks, copies of experts that fewest ops read go first.
+//    first (where gates choose them: those that were chosen most so far), and what room is left goes to blocks of the
+//    cache when they leave the GPU. It is filled at the start, whenever its capacity has grown, and between iterations.
+//    Where it shrinks, copies of experts that fewest ops read go first.
 //    CPU memory has a copy of all of it, so nothing is written back and nothing is lost (the engine's rule).
-// 3. What kernels read next is fetched in their order, at most `ahead` bytes, from the faster source. Experts are dropped
-//    after their kernel, blocks of the cache leave after the micro-batch's pass through the layer.
+// 3. What kernels read next, as far as it is known, is fetched in their order, at most `ahead` bytes, from the faster
+//    source. Experts are dropped after their kernel, blocks of the cache leave after the micro-batch's pass through the
+//    layer.
 // 4. peer=false leaves the other GPU out: what the paper compares with.
 //
 // The paper places blocks best-fit and has an application's own priorities; ours is the number of reads. A block of the
@@ -78,12 +80,12 @@ class Harvest final : public Policy {
         fill_peer(view, actions);
         break;
       case EventKind::op_issued:
+        std::erase_if(chosen_, [&event](const auto& one) { return one.first == event.op; });
         if (event.device == Device::gpu && event.op != none) fetch_ahead(event.op, view, actions);
         break;
       case EventKind::revealed:
-        for (const Use& use : event.uses) {
-          if (away_[use.tensor]) fetch_missing(use.tensor, view, actions);
-        }
+        learn_chosen(event, view);
+        if (view.op != none) fetch_ahead(view.op, view, actions);
         break;
       case EventKind::op_done:
         if (event.op < leaving_.size()) leave(event, view, actions);
@@ -144,33 +146,51 @@ class Harvest final : public Policy {
   void learn(const View& view) {
     const Trace& trace = view.program->trace;
     away_ = experts_away(trace);
-    std::vector<bool> away = away_;
     lacks_peer_ = uses_peer_ && peer_of(view.machine) == no_tier;
     by_reads_.clear();
+    chosen_.clear();
+    read_.assign(trace.tensors.size(), 0);
     Bytes largest = 0;
     for (TensorId id = 0; id < trace.tensors.size(); ++id) {
-      if (away[id]) by_reads_.push_back(id);
-      if (cache_ == "away" && trace.tensors[id].role == Role::kv_cache) away[id] = true;
-      if (away[id]) largest = std::max(largest, trace.tensors[id].bytes);
+      if (away_[id]) by_reads_.push_back(id);
+      if (cache_ == "away" && trace.tensors[id].role == Role::kv_cache) away_[id] = true;
+      if (away_[id]) largest = std::max(largest, trace.tensors[id].bytes);
+      read_[id] = view.schedule->ops_of(id).size();
     }
-    std::ranges::stable_sort(by_reads_, std::ranges::greater(),
-                             [&](TensorId id) { return view.schedule->ops_of(id).size(); });
     window_ = ahead_ != 0 ? ahead_ : 4 * largest;
     leaving_.assign(trace.ops.size(), {});
     if (cache_ == "away") leaving_ = leaving_caches(trace, *view.schedule, BlockSlots(trace, *view.schedule));
     reads_.clear();
+    decided_.assign(trace.ops.size(), {});
     for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      if (const OpIndex gate = trace.detail(trace.ops[op]).revealed_by; gate != none) decided_[gate].push_back(op);
       if (trace.ops[op].device != Device::gpu) continue;
       for (const TensorId id : trace.reads(trace.ops[op])) {
-        if (!away[id]) continue;
-        reads_.emplace_back(op, id);
+        if (away_[id]) reads_.emplace_back(op, id);
       }
     }
   }
 
+  // Replayed programs: ids of the program and of the memory are the same.
+  void learn_chosen(const Event& event, const View& view) {
+    for (const OpIndex op : decided_[event.op]) {
+      for (const Use& use : view.revealed_uses(op)) {
+        if (!away_[use.tensor]) continue;
+        ++read_[use.tensor];
+        if (view.program->trace.ops[op].device == Device::gpu) chosen_.emplace_back(op, use.tensor);
+      }
+    }
+  }
+
+  // What gates have chosen is read before all that the program says.
   void fetch_ahead(OpIndex issued, const View& view, Actions& actions) const {
     const auto after = std::ranges::upper_bound(reads_, issued, {}, &std::pair<OpIndex, TensorId>::first);
     Bytes bytes = 0;
+    for (const auto& [op, tensor] : chosen_) {
+      bytes += view.memory.bytes(tensor);
+      if (bytes > window_) return;
+      fetch_missing(tensor, view, actions);
+    }
     std::size_t at = static_cast<std::size_t>(after - reads_.begin());
     for (std::size_t i = 0; i < reads_.size(); ++i, ++at) {
       if (at == reads_.size()) at = 0;
@@ -184,9 +204,11 @@ class Harvest final : public Policy {
   }
 
   void leave(const Event& event, const View& view, Actions& actions) const {
-    for (const Use& use : event.uses) {
-      const TensorId known = use.tensor == none ? none : view.program_tensor(use.tensor);
-      if (event.device == Device::gpu && known != none && away_[known]) actions.drop(use.tensor);
+    if (event.device == Device::gpu) {
+      for (const Use& use : event.uses) {
+        const TensorId tensor = use.tensor == none ? none : view.program_tensor(use.tensor);
+        if (tensor != none && away_[tensor] && view.memory.role(use.tensor) == Role::expert) actions.drop(use.tensor);
+      }
     }
     const TierId peer = uses_peer_ ? peer_of(view.machine) : no_tier;
     Bytes room = peer == no_tier ? 0 : view.memory.free(peer);
@@ -208,9 +230,10 @@ class Harvest final : public Policy {
     return true;
   }
 
-  void fill_peer(const View& view, Actions& actions) const {
+  void fill_peer(const View& view, Actions& actions) {
     const TierId peer = uses_peer_ ? peer_of(view.machine) : no_tier;
     if (peer == no_tier) return;
+    std::ranges::stable_sort(by_reads_, std::ranges::greater(), [this](TensorId id) { return read_[id]; });
     Bytes room = view.memory.free(peer);
     for (const TensorId tensor : by_reads_) {
       const TensorId id = view.memory_tensor(tensor);
@@ -224,10 +247,13 @@ class Harvest final : public Policy {
   std::string cache_ = "gpu", overflow_ = "oom";
   bool uses_peer_ = true, lacks_peer_ = false;
   Bytes ahead_ = 0, window_ = 0;
-  std::vector<bool> away_;                           // by tensor: experts in CPU memory
-  std::vector<TensorId> by_reads_;                   // experts in CPU memory, most read ones first
-  std::vector<std::pair<OpIndex, TensorId>> reads_;  // of what is away, by ops of the GPU
-  std::vector<std::vector<TensorId>> leaving_;       // by op: what leaves the GPU after it
+  std::vector<bool> away_;                            // by tensor: it lives in CPU memory
+  std::vector<TensorId> by_reads_;                    // experts there, most read ones first
+  std::vector<std::uint64_t> read_;                   // by tensor: by ops of the program, and so often chosen by gates
+  std::vector<std::pair<OpIndex, TensorId>> reads_;   // of what is away, by ops of the GPU
+  std::vector<std::vector<OpIndex>> decided_;         // by gate's op
+  std::vector<std::pair<OpIndex, TensorId>> chosen_;  // the same, of what gates have chosen and is not issued
+  std::vector<std::vector<TensorId>> leaving_;        // by op: caches that leave the GPU after it
 };
 
 }  // namespace

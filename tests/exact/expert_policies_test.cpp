@@ -97,6 +97,35 @@ TEST(Fiddler, CopiesOrComputes) {
   EXPECT_EQ(devices("fiddler", {}, Layer(choices, 0, 15).trace, 42), "gggggg");
 }
 
+// Each of 70 that a prompt chooses.
+TEST(Fiddler, DecidesForEveryExpert) {
+  Choices choices(1);
+  for (std::size_t i = 0; i < 70; ++i) choices[0].push_back(1 + i % 2);
+  EXPECT_EQ(devices("fiddler", {{"resident", "1"}}, Layer(choices, 1, 15).trace), "g" + std::string(70, 'c'));
+}
+
+// A trace whose ops may not move, or a machine that does not say how fast its CPU is.
+TEST(ExpertPlaces, SayWhyTheCpuComputesNothing) {
+  const auto notes = [](const std::string& policy, const Trace& trace) {
+    const MachineSpec machine = small_machine(1000);
+    const MadePolicy made = make_policy(policy);
+    simulate(lower(trace, *made.policy, machine), machine, *made.policy, {.max_iterations = 2});
+    std::vector<std::string> list;
+    made.policy->notes(list);
+    return list;
+  };
+  Trace fixed = Layer(Choices{{0}}, 0, 15).trace;
+  for (Op& op : fixed.ops) op.placeable = false;
+  const std::string start = "experts that the GPU lacks are copied there: ";
+  for (const std::string policy : {"fiddler", "ktransformers"}) {
+    EXPECT_THAT(notes(policy, Layer(Choices{{0}}, 0, 15).trace), ElementsAre());
+    EXPECT_THAT(notes(policy, fixed), ElementsAre(start + "the trace does not let their ops move to the CPU; generate "
+                                                          "it with --placeable all"));
+  }
+  EXPECT_THAT(notes("fiddler", Layer(Choices{{0}}).trace),
+              ElementsAre(start + "the machine does not state cpu.tflops and cpu.bandwidth"));
+}
+
 TEST(Ktransformers, PlacesAShare) {
   const Choices choices = {{0, 1, 2}, {2}, {0}, {2}};
   EXPECT_EQ(devices("ktransformers", {}, Layer(choices, 2, 15).trace), "gcccgcgcgc");

@@ -215,6 +215,31 @@ TEST(Harvest, LosesWhatIsTakenBackAndFillsAgain) {
   EXPECT_GT(begin, 3500);
 }
 
+// A gate of 10 ns chooses two of three experts, the next one the third. What is chosen is fetched when its gate is done
+// and dropped after its kernel, so two experts' room is enough: 10 + 25 + 2 * 50 ns and 10 + 25 + 50 ns, or from CPU
+// memory 10 + 100 + 100 + 50 and 10 + 100 + 50.
+TEST(Harvest, FetchesWhatGatesChoose) {
+  Trace trace;
+  for (const char* name : {"mlp.experts.0.w", "mlp.experts.1.w", "mlp.experts.2.w"}) {
+    trace.add_tensor(name, 100, Role::expert, true);
+  }
+  for (const std::vector<TensorId>& chosen : {std::vector<TensorId>{0, 1}, {2}}) {
+    const OpIndex gate = trace.add_op(make_op(trace, "gate", "mlp", Phase::decode, 10), {}, {});
+    for (const TensorId expert : chosen) {
+      Op op = make_op(trace, "expert", "mlp.experts." + std::to_string(expert), Phase::decode, 50);
+      op.detail = trace.add_detail({.revealed_by = gate});
+      trace.add_op(op, std::vector{expert}, {});
+    }
+  }
+  MachineSpec machine = pair_of_gpus(300);
+  machine.tiers[0].capacity = 200;
+  for (const auto& [peer, takes] : {std::pair("true", 220), std::pair("false", 420)}) {
+    const RunResult result = run("harvest", {{"peer", peer}}, machine, trace);
+    ASSERT_TRUE(result.fits) << result.misfit;
+    EXPECT_EQ(result.iteration_ns.back(), takes) << peer;
+  }
+}
+
 // The state recurs when the schedule's period and the iterations meet.
 TEST(Harvest, IsSteadyOverWholePeriods) {
   MachineSpec machine = pair_of_gpus(200, {{1000, 0}});

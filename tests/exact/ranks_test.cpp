@@ -318,5 +318,21 @@ TEST(RanksTest, SplittingKeepsOrderAndNames) {
   EXPECT_EQ(ranks[0].ops[0].rendezvous, ranks[1].ops[0].rendezvous);
 }
 
+// An expert that is never chosen is in its own rank's memory.
+TEST(RanksTest, WhatNoOpUsesGoesWithTheTensorBeforeIt) {
+  Trace trace;
+  const TensorId first = trace.add_tensor("first", 10, Role::parameter, true);
+  trace.add_tensor("of rank 0", 1, Role::expert, true);
+  const TensorId second = trace.add_tensor("second", 10, Role::parameter, true);
+  trace.add_tensor("of rank 1", 2, Role::expert, true);
+  add_rank_op(trace, 0, 1, {first});
+  add_rank_op(trace, 1, 1, {second});
+  const std::vector<Trace> ranks = split_ranks(trace);
+  ASSERT_EQ(ranks[0].tensors.size(), 2U);
+  ASSERT_EQ(ranks[1].tensors.size(), 2U);
+  EXPECT_EQ(ranks[0].name(ranks[0].tensors[1]), "of rank 0");
+  EXPECT_EQ(ranks[1].name(ranks[1].tensors[1]), "of rank 1");
+}
+
 }  // namespace
 }  // namespace tencache

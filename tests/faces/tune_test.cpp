@@ -509,6 +509,15 @@ TEST_F(TuneCommand, TheCommandItPrintsGivesTheTimeItPromises) {
   EXPECT_THAT(csv, HasSubstr("candidate,best,ties,fits,capped,relative_time,seconds_1,buffers,chunk,reason\n0,"));
 }
 
+TEST_F(TuneCommand, SaysThatExpertsAreDrawn) {
+  std::ofstream(path("moe.yaml")) << "{name: moe, family: mixtral, layers: 1, hidden: 64, heads: 2, intermediate: 64, "
+                                     "experts: 4, experts_per_token: 2, vocabulary: 100, max_sequence: 64}\n";
+  const Answer answer = run({"tune", "--model", path("moe.yaml"), "--new-tokens", "2", "--prompt", "4", "-p", "lru",
+                             "-m", "rtx-4090", "--budget", "2"});
+  EXPECT_EQ(answer.code, 0) << answer.err;
+  EXPECT_THAT(answer.out, HasSubstr("note: the experts that gates choose are drawn here"));
+}
+
 TEST_F(TuneCommand, TakesAModelInPlaceOfATraceOrBesideIt) {
   const std::vector<std::string> model = {"--model", "gpt2", "--batch", "1", "--seq", "64", "--gpu", "a10g"};
   std::vector<std::string> words = {"tune",         "-m",   "m.yaml",   "-p", "layer-streaming", "--gpu-memory", "1GiB",

@@ -44,8 +44,10 @@ std::vector<Trace> split_ranks(Trace trace) {
     rank.names = trace.names;
     rank.kernels = trace.kernels;
   }
+  std::size_t of_last = 0;
   for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
-    Trace& rank = ranks[first_user[tensor] == none ? 0 : trace.ops[first_user[tensor]].rank];
+    if (first_user[tensor] != none) of_last = trace.ops[first_user[tensor]].rank;
+    Trace& rank = ranks[of_last];
     id[tensor] = static_cast<TensorId>(rank.tensors.size());
     rank.tensors.push_back(trace.tensors[tensor]);
   }

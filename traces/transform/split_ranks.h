@@ -11,9 +11,10 @@ namespace tencache {
 // One more than the highest rank of an op.
 std::size_t rank_count(const Trace& trace);
 
-// One trace a rank: its ops in order, and the tensors that they use, numbered anew in their order. Tensors that no op
-// uses go to rank 0. Names (and with them the keys of rendezvous) keep their ids. A trace of one rank comes back as it
-// is. Throws Error when two ranks use one tensor, or a rank has no op.
+// One trace a rank: its ops in order, and the tensors that they use, numbered anew in their order. A tensor that no op
+// uses, such as an expert that is never chosen, goes where the one before it goes; the first ones to rank 0. Names (and
+// with them the keys of rendezvous) keep their ids. A trace of one rank comes back as it is. Throws Error when two
+// ranks use one tensor, or a rank has no op.
 std::vector<Trace> split_ranks(Trace trace);
 
 // Of each rank the first one that is alike: but for names, the same ops on the same tensors in the same order.

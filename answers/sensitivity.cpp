@@ -162,6 +162,9 @@ SensitivityAnswer sensitivity_answer(const Workload& workload, const Sensitivity
   SensitivityAnswer answer = sensitivity_answer(request, std::move(result));
   answer.trace = workload.scenario.trace.file;
   answer.notes = notes_of(workload);
+  if (!workload.trace->choices.empty() && std::ranges::any_of(answer.lines, is_bound)) {
+    answer.notes.push_back("bound: no policy is faster, whatever it recomputes");
+  }
   answer.rescaled = rescaling_answer(workload);
   answer.gpu_time = gpu_time_answer(workload);
   answer.manifest = manifest_json(workload, "", {});

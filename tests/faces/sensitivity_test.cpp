@@ -297,6 +297,17 @@ TEST_F(SensitivityCommand, PrintsTableAndKnee) {
   EXPECT_EQ(answer.err, "");
 }
 
+// Of a trace that leaves open what to recompute there are two bounds.
+TEST_F(SensitivityCommand, SaysWhichBoundItIs) {
+  const auto printed = [&](const char* recompute) {
+    return run_in_process({"sensitivity", "--model", "gpt2", "--batch", "1", "--seq", "64", "--recompute", recompute,
+                           "-m", "rtx-4090", "--over", "h2d=4GB/s,8GB/s", "-p", "lru"})
+        .out;
+  };
+  EXPECT_THAT(printed("choose"), HasSubstr("\nbound: no policy is faster, whatever it recomputes\n"));
+  EXPECT_THAT(printed("none"), testing::Not(HasSubstr("whatever it recomputes")));
+}
+
 TEST_F(SensitivityCommand, RefusesWhatItCannotRead) {
   for (const auto& [over, message] : {std::pair{"h2d", "NAME=FROM..TO"},
                                       {"speed=1..2", "valid names are"},

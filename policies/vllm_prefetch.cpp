@@ -49,14 +49,11 @@ class VllmPrefetch final : public Policy {
     layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
     if (program == nullptr) return layout;
     const Trace& trace = program->trace;
-    std::vector<TierId> homes(trace.tensors.size(), no_tier);
-    for (TensorId id = 0; id < trace.tensors.size(); ++id) {
-      if (is_weight(trace.tensors[id].role)) homes[id] = 0;
-    }
+    std::vector<bool> away(trace.tensors.size(), false);
     for (const std::vector<TensorId>& layer : offloaded_layers(trace)) {
-      for (const TensorId id : layer) homes[id] = machine.tier_of(Device::cpu);
+      for (const TensorId id : layer) away[id] = true;
     }
-    layout.start = start_in(trace, homes, layout.chunk_bytes);
+    layout.start = start_of_weights(trace, away, machine.tier_of(Device::cpu), layout.chunk_bytes);
     return layout;
   }
 

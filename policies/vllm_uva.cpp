@@ -44,12 +44,7 @@ class VllmUva final : public Policy {
     layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
     if (program == nullptr) return layout;
     const Trace& trace = program->trace;
-    const std::vector<bool> in_cpu_memory = offloaded(trace);
-    std::vector<TierId> homes(trace.tensors.size(), no_tier);
-    for (TensorId id = 0; id < trace.tensors.size(); ++id) {
-      if (is_weight(trace.tensors[id].role)) homes[id] = in_cpu_memory[id] ? machine.tier_of(Device::cpu) : TierId{0};
-    }
-    layout.start = start_in(trace, homes, layout.chunk_bytes);
+    layout.start = start_of_weights(trace, offloaded(trace), machine.tier_of(Device::cpu), layout.chunk_bytes);
     return layout;
   }
 

@@ -73,6 +73,15 @@ WeightHomes::WeightHomes(const Trace& trace, std::span<const Bytes> bytes, Mappe
   });
 }
 
+std::vector<std::uint8_t> start_of_weights(const Trace& trace, const std::vector<bool>& away, TierId below,
+                                           Bytes chunk_bytes) {
+  std::vector<TierId> homes(trace.tensors.size(), no_tier);
+  for (TensorId id = 0; id < trace.tensors.size(); ++id) {
+    if (is_weight(trace.tensors[id].role)) homes[id] = away[id] ? below : TierId{0};
+  }
+  return start_in(trace, homes, chunk_bytes);
+}
+
 std::vector<std::uint8_t> start_in(const Trace& trace, std::span<const TierId> homes, Bytes chunk_bytes) {
   std::vector<std::uint8_t> start;
   for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {

@@ -20,6 +20,10 @@ inline bool is_weight(Role role) { return role == Role::parameter || role == Rol
 // said. Chunks of `chunk_bytes`, 0: whole tensors.
 std::vector<std::uint8_t> start_in(const Trace& trace, std::span<const TierId> homes, Bytes chunk_bytes);
 
+// The same, of weights that are on the GPU, but for those that are `away` (by tensor), in the tier `below`.
+std::vector<std::uint8_t> start_of_weights(const Trace& trace, const std::vector<bool>& away, TierId below,
+                                           Bytes chunk_bytes);
+
 class WeightHomes {
  public:
   // Which modules go by `bytes`; the home of the others is the GPU.

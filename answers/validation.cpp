@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+#include <vector>
 
+#include "core/split.h"
 #include "core/text.h"
 
 namespace tencache {
@@ -320,6 +323,57 @@ std::string markdown_of(const DocumentTable& table) {
   return text;
 }
 
+// Characters of UTF-8.
+std::size_t length_of(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+// Would begin an item or a heading, if it came first in a line.
+bool is_mark(std::string_view word) {
+  if (word.empty()) return false;
+  return word.find_first_not_of("-+*#>") == word.npos ||
+         (word.back() == '.' && word.find_first_not_of("0123456789") == word.size() - 1);
+}
+
+// In lines of at most 120 characters, further ones with `indent`.
+std::string wrapped(std::string_view line, std::string_view indent) {
+  constexpr std::size_t most = 120;
+  std::vector<std::string> words;
+  for (const std::string& word : split(line, " ")) {
+    if (!words.empty() && is_mark(word)) {
+      words.back().append(" ").append(word);
+    } else {
+      words.emplace_back(word);
+    }
+  }
+  std::string text;
+  std::size_t used = 0;
+  for (const std::string& word : words) {
+    const bool fits = text.empty() || used + 1 + length_of(word) <= most;
+    if (!fits) text.append("\n").append(indent);
+    used = fits ? used : indent.size();
+    if (fits && !text.empty()) {
+      text += ' ';
+      ++used;
+    }
+    text += word;
+    used += length_of(word);
+  }
+  return text;
+}
+
+// Rows of tables and headings have to be one line each.
+std::string within_lines(std::string_view text) {
+  std::string result;
+  for (const std::string& line : split(text, "\n")) {
+    const bool whole = line.starts_with("|") || line.starts_with("#");
+    result += (whole ? line : wrapped(line, line.starts_with("- ") ? "  " : "")) + "\n";
+  }
+  result.pop_back();  // the text's own last line is empty
+  return result;
+}
+
 std::string tolerance_text(const ValidationTolerance& tolerance) {
   std::vector<std::string> limits;
   const auto add = [&limits](const char* what, const std::optional<double>& most) {
@@ -517,7 +571,7 @@ std::string validation_markdown(const std::vector<ValidationResult>& results) {
   text += markdown_of(table);
   add_list(text, "Missed:", missed_rows(answer));
   for (std::size_t i = 0; i < results.size(); ++i) text += file_markdown(results[i], answer.systems[i]);
-  return text;
+  return within_lines(text);
 }
 
 }  // namespace tencache

@@ -25,7 +25,10 @@ class ForwardingPolicy : public Policy {
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     return asked_.layout(machine, program);
   }
-  void on(const Event& event, const View& view, Actions& actions) override { asked_.on(event, view, actions); }
+  // This one hears of everything, the asked one of what it hears.
+  void on(const Event& event, const View& view, Actions& actions) override {
+    if (asked_.hears(event.kind)) asked_.on(event, view, actions);
+  }
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
     asked_.make_room(request, view, victims);
   }

@@ -85,6 +85,7 @@ struct Counterparts {
   bool flexgen = false;         // arguments of FlexGen
   bool llama_cpp = false;       // arguments of llama.cpp
   bool vllm = false;            // arguments of vLLM
+  bool sglang = false;          // arguments of SGLang
   bool ktransformers = false;   // KTransformers, which computes experts on the CPU
   bool bitsandbytes = false;    // its paged optimizers
   bool artifact = false;        // code that the authors published with the paper

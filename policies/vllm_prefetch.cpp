@@ -8,12 +8,15 @@
 // 3. When an offloaded layer is done, its buffer is free, and the copy of the one prefetch_step offloaded layers on
 //    begins, from the last to the first of the next pass. A layer waits for its own weights.
 // 4. Nothing else moves, and what does not fit is out of memory.
+// experts=true: of an offloaded layer only the experts (--offload-params experts). SGLang's offloader of the same
+// options (python/sglang/srt/utils/offloader.py, OffloaderV2) moves nothing else.
 //
 // The look-ahead counts offloaded layers: where they are neighbours (num_in_group > 1), a step of 1 begins the copy of
 // a layer when the one before it has just ended.
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -32,6 +35,8 @@ class VllmPrefetch final : public Policy {
   explicit VllmPrefetch(Options& options) {
     options.number("group_size", group_size_, "layers", "of a group");
     options.number("num_in_group", in_group_, "layers", "the last ones of each group are offloaded; all at most");
+    options.flag("experts", experts_, "only the experts of offloaded layers live in CPU memory")
+        .fixed(Options::rules_of_a_system);
     options.number("prefetch_step", step_, "offloaded layers", "that a copy begins ahead");
     add_overflow_option(options, overflow_);
     if (group_size_ == 0 || in_group_ == 0 || step_ == 0) {
@@ -84,18 +89,20 @@ class VllmPrefetch final : public Policy {
     std::vector<std::vector<TensorId>> layers;
     std::string_view last;
     std::uint64_t number = 0;
-    bool is_offloaded = false;
+    bool is_offloaded = false, begun = false;
     for (TensorId id = 0; id < trace.tensors.size(); ++id) {
       if (!is_weight(trace.tensors[id].role)) continue;
       const std::string_view name = trace.name(trace.tensors[id]), layer = layer_of_module(name);
       if (layer.size() == name.size()) continue;  // of no layer
       if (layer != last) {
         is_offloaded = number % group_size_ >= group_size_ - in_group_;
-        if (is_offloaded) layers.emplace_back();
+        begun = false;
         ++number;
         last = layer;
       }
-      if (is_offloaded) layers.back().push_back(id);
+      if (!is_offloaded || (experts_ && trace.tensors[id].role != Role::expert)) continue;
+      if (!std::exchange(begun, true)) layers.emplace_back();
+      layers.back().push_back(id);
     }
     return layers;
   }
@@ -129,6 +136,7 @@ class VllmPrefetch final : public Policy {
   }
 
   std::uint64_t group_size_ = 4, in_group_ = 1, step_ = 1;
+  bool experts_ = false;
   std::string overflow_ = "oom";
   std::vector<std::vector<TensorId>> offloaded_;  // weights of the offloaded layers
   std::vector<std::uint32_t> ends_;               // by op: the offloaded layer that is done with it
@@ -143,6 +151,6 @@ TENCACHE_POLICY({"vllm-prefetch",
                  187,
                  nullptr,
                  nullptr,
-                 {.vllm = true}})
+                 {.vllm = true, .sglang = true}})
 
 }  // namespace tencache

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
 
+#include "configs/generate_settings.h"
 #include "core/error.h"
+#include "core/reveal.h"
 #include "core/schedule.h"
 #include "core/units.h"
 #include "policies/block_slots.h"
@@ -180,18 +183,112 @@ WrittenConfig write_llama_cpp_arguments(const std::string& policy, const std::ma
   return {text + "\n", {remark}};
 }
 
-WrittenConfig write_vllm_arguments(const std::map<std::string, std::string>& settings) {
-  if (const auto offload = settings.find("cpu_offload"); offload != settings.end()) {
-    const double bytes = offload->second == "none" ? 0 : static_cast<double>(parse_bytes(offload->second));
-    return {fmt::format("--cpu-offload-gb {:.6g}\n", bytes / static_cast<double>(GiB)),
-            {"--cpu-offload-gb counts in GiB, of each GPU"}};
-  }
+namespace {
+
+double offloaded_gib(const std::string& offload) {
+  return offload == "none" ? 0 : static_cast<double>(parse_bytes(offload)) / static_cast<double>(GiB);
+}
+
+std::string group_arguments(const std::map<std::string, std::string>& settings) {
   const std::string& size = settings.at("group_size");
   const std::string& wanted = settings.at("num_in_group");
   const std::string& in_group = std::stoull(wanted) < std::stoull(size) ? wanted : size;  // more than all are all
-  return {"--offload-backend prefetch --offload-group-size " + size + " --offload-num-in-group " + in_group +
-              " --offload-prefetch-step " + settings.at("prefetch_step") + "\n",
+  return "--offload-group-size " + size + " --offload-num-in-group " + in_group + " --offload-prefetch-step " +
+         settings.at("prefetch_step");
+}
+
+}  // namespace
+
+WrittenConfig write_vllm_arguments(const std::map<std::string, std::string>& settings) {
+  if (const auto offload = settings.find("cpu_offload"); offload != settings.end()) {
+    if (settings.at("copied") == "true") {
+      throw Error("--vllm: vLLM reads weights in CPU memory in place, copied=true is SGLang's way; give --sglang");
+    }
+    return {fmt::format("--cpu-offload-gb {:.6g}\n", offloaded_gib(offload->second)),
+            {"--cpu-offload-gb counts in GiB, of each GPU"}};
+  }
+  return {"--offload-backend prefetch " + group_arguments(settings) +
+              (settings.at("experts") == "true" ? " --offload-params experts\n" : "\n"),
           {}};
+}
+
+WrittenConfig write_sglang_arguments(const std::map<std::string, std::string>& settings) {
+  if (const auto offload = settings.find("cpu_offload"); offload != settings.end()) {
+    if (settings.at("copied") != "true") {
+      throw Error("--sglang: SGLang copies offloaded weights before each layer; give --set copied=true");
+    }
+    const double gib = offloaded_gib(offload->second);
+    WrittenConfig written{fmt::format("--cpu-offload-gb {:.0f}\n", std::ceil(gib)),
+                          {"--cpu-offload-gb counts in GiB, of each GPU"}};
+    if (gib != std::ceil(gib)) {
+      written.remarks.push_back(fmt::format("SGLang takes whole GiB: more than the best, {:.6g}", gib));
+    }
+    return written;
+  }
+  if (settings.at("experts") != "true") {
+    throw Error("--sglang: SGLang's offloader by groups moves experts alone; give --set experts=true");
+  }
+  return {group_arguments(settings) + " --offload-mode cpu\n",
+          {"SGLang offloads by groups only models that say how, DeepSeek-V2, V3 and what is built on them"}};
+}
+
+std::string no_experts(const std::string& model) {
+  return "--ktransformers: '" + model +
+         "' has no experts, which KTransformers computes on the CPU; take another policy";
+}
+
+WrittenConfig write_ktransformers_arguments(const std::string& policy,
+                                            const std::map<std::string, std::string>& settings, const Trace& trace,
+                                            const MachineSpec& machine) {
+  if (rank_count(trace) > 1) throw Error("--ktransformers: is of one GPU; the trace has several ranks");
+  const MadePolicy made = make_policy(policy, settings);
+  const Program program = lower(trace, *made.policy, machine);
+  const Experts experts(program.trace);
+  if (experts.layers() == 0) throw Error(no_experts(trace.header.model));
+  std::vector<std::uint8_t> on_gpu(program.trace.tensors.size(), 0);
+  for (const auto& [id, start] : starts_of(program.trace, made.policy->layout(machine, &program))) {
+    on_gpu[id] = start & 1u;
+  }
+  std::size_t all = 0, placed = 0;
+  for (std::uint32_t layer = 0; layer < experts.layers(); ++layer) {
+    all += experts.count_in(layer);
+    for (std::size_t i = 0; i < experts.count_in(layer); ++i) {
+      placed += std::ranges::all_of(experts.weights_in(layer, i), [&](TensorId id) { return on_gpu[id] != 0; });
+    }
+  }
+  WrittenConfig written;
+  // A number is of each layer; of a share KTransformers takes as many whole experts as there are in it.
+  if (placed % experts.layers() == 0) {
+    written.text = fmt::format("--kt-num-gpu-experts {}", placed / experts.layers());
+  } else {
+    constexpr double digits = 1e6;
+    const double share = static_cast<double>(placed) / static_cast<double>(all);
+    written.text = fmt::format("--kt-gpu-experts-ratio {:.6f}", std::ceil(share * digits) / digits);
+  }
+  const std::string& placement = settings.at("placement");
+  const bool dynamic = placement == "dynamic";
+  written.text += " --kt-expert-placement-strategy " + (dynamic ? "uniform" : placement);
+  if (dynamic) {
+    std::uint64_t prompt = unlimited;  // the shortest
+    if (const GenerateSettings* const made_with = generate_settings_of(trace.header)) {
+      for (const std::uint64_t length : parse_generate_settings(*made_with).sequence_lengths) {
+        prompt = std::min(prompt, length);
+      }
+    }
+    written.text += " --kt-enable-dynamic-expert-update --kt-gpu-prefill-token-threshold " +
+                    std::to_string(prompt == unlimited ? 1 : prompt);
+    written.remarks.emplace_back(
+        "experts are placed anew only for prompts of at least that many tokens, which the GPU "
+        "then computes alone, layer by layer");
+  }
+  if (placement == "random") written.remarks.emplace_back("KTransformers draws other experts, with a seed of its own");
+  written.text += "\n";
+  written.remarks.push_back(
+      fmt::format("{} of {} experts in {} layers are placed on the GPU", placed, all, experts.layers()));
+  written.remarks.emplace_back(
+      "add --kt-weight-path and --kt-method, of the experts' files, --kt-cpuinfer, the number of "
+      "cores, and --kt-threadpool-count, of NUMA nodes");
+  return written;
 }
 
 }  // namespace tencache

@@ -21,8 +21,8 @@ WrittenConfig write_device_map(const std::string& policy, const std::map<std::st
 WrittenConfig write_zero_inference_config(const std::map<std::string, std::string>& settings, const Trace& trace,
                                           const TrainingShape& shape);
 
-// Arguments of FlexGen's flex_opt.py, of policy `flexgen`, for blocks of so many micro-batches. Throws Error where a linear
-// program chooses the shares.
+// Arguments of FlexGen's flex_opt.py, of policy `flexgen`, for blocks of so many micro-batches. Throws Error where a
+// linear program chooses the shares.
 WrittenConfig write_flexgen_arguments(const std::map<std::string, std::string>& settings, std::uint64_t requests,
                                       std::uint64_t micro_batches);
 
@@ -31,8 +31,20 @@ WrittenConfig write_flexgen_arguments(const std::map<std::string, std::string>& 
 WrittenConfig write_llama_cpp_arguments(const std::string& policy, const std::map<std::string, std::string>& settings,
                                         const Trace& trace, const MachineSpec& machine);
 
-// Arguments of `vllm serve`, of policies `vllm-uva` and `vllm-prefetch`; for the latter SGLang's offloader has the same
-// ones but for --offload-backend.
+// Arguments of `vllm serve`, of policies `vllm-uva` and `vllm-prefetch`. Throws Error where vLLM does something else.
 WrittenConfig write_vllm_arguments(const std::map<std::string, std::string>& settings);
+
+// Arguments of SGLang's server, of the same policies, with `copied` and `experts`: its offloaders read nothing in
+// place, and those by groups move experts alone. Throws Error without these.
+WrittenConfig write_sglang_arguments(const std::map<std::string, std::string>& settings);
+
+// What write_ktransformers_arguments throws for such a model.
+std::string no_experts(const std::string& model);
+
+// Arguments of the server that KTransformers is part of (a fork of SGLang), of policy `ktransformers`: as many experts
+// on the GPU as the policy places there. Throws Error for a model without experts and for several ranks.
+WrittenConfig write_ktransformers_arguments(const std::string& policy,
+                                            const std::map<std::string, std::string>& settings, const Trace& trace,
+                                            const MachineSpec& machine);
 
 }  // namespace tencache

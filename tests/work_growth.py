@@ -137,6 +137,8 @@ heads: 4
 vocabulary: 128
 max_sequence: 1024
 """
+# Keys and values have products of their own, and as many heads as queries: inputs are smaller than both.
+SEPARATE = DENSE.replace("gpt2", "opt")
 
 
 @dataclasses.dataclass
@@ -168,12 +170,18 @@ WORKLOADS = [
              gpu=0.6, policies=("pressurefit", "foresight")),
     Workload("chunks", (4, 16, 64), DENSE, "--batch 1 --seq 1024 --context-chunk 256 --gpu l40s", gpu=0.6,
              policies=("oomb",)),
+    Workload("pieces", (4, 16, 64), SEPARATE,
+             "--block 8x1 --new-tokens 4 --prompt 64 --recompute choose --kv-page 16 --gpu l40s", gpu=1.5,
+             policies=("kvpr",)),
 ]
 
 # How a policy is run, if not by default.
 SETTINGS = {
     "foresight": ["", "--set plan_events=0"],  # without rehearsals, whose number has a budget
+    "kvpr": ["", "--set weights=cpu"],
     "patrickstar": ["--set chunk_size=256KiB"],  # 64 MiB hold all of so small a model
+    "vllm-prefetch": ["--set group_size=1"],  # of four layers three do not fit
+    "vllm-uva": ["--set cpu_offload=1GiB", "--set cpu_offload=1GiB --set copied=true"],
 }
 
 # Questions about the traces of a workload: {trace}, {memory} (machine and its memory), {size}.

@@ -170,6 +170,22 @@ constexpr ConfigWriter config_writers[] = {
        require(source, "--vllm", &Counterparts::vllm);
        return write_vllm_arguments(source.resolved);
      }},
+    {"--sglang",
+     "The same of policies vllm-uva with copied=true and vllm-prefetch with experts=true, as arguments of SGLang: "
+     "--cpu-offload-gb, or --offload-group-size and its like",
+     [](const ConfigSource& source) {
+       require(source, "--sglang", &Counterparts::sglang);
+       return write_sglang_arguments(source.resolved);
+     }},
+    {"--ktransformers",
+     "The same of policy ktransformers, as arguments of KTransformers' server: --kt-num-gpu-experts or "
+     "--kt-gpu-experts-ratio, --kt-expert-placement-strategy",
+     [](const ConfigSource& source) {
+       require(source, "--ktransformers", &Counterparts::ktransformers);
+       return source.trace == nullptr
+                  ? WrittenConfig()
+                  : write_ktransformers_arguments(source.policy, source.resolved, *source.trace, *source.machine);
+     }},
 };
 
 // Writes what was asked for; what its format cannot say goes to stderr.
@@ -209,6 +225,12 @@ void check_configurations(const TuneQuestion& asked, const std::string& policy) 
   for (const PolicyInfo& info : list_policies()) {
     if (info.name != policy) continue;
     for (const Options::Info& option : info.options) defaults[option.name] = option.default_value;
+  }
+  for (const auto& [name, value] : parse_settings(asked.request.settings)) defaults[name] = value;
+  const GenerateSettings& model = asked.request.scenario.trace.generate;
+  if (!asked.configs.at("--ktransformers").empty() && !model.empty()) {
+    const ModelDescription described = parse_generate_settings(model).model;
+    if (described.experts == 0) throw Error(no_experts(described.name));
   }
   for (const ConfigWriter& writer : config_writers) {
     if (!asked.configs.at(writer.option).empty()) writer.write({.policy = policy, .resolved = defaults});

@@ -133,19 +133,29 @@ SimulatedPointer refusal(const Workload& workload, const Error& error) {
 
 }  // namespace
 
+std::size_t RecordedPlan::moment(const Event& event, OpIndex present) {
+  const bool done = event.kind == EventKind::op_done;
+  return 2 * std::size_t{done || event.kind == EventKind::op_issued ? event.op : present} + (done ? 1 : 0);
+}
+
 void RecordedPlan::on(const Event& event, const View& view, Actions& actions) {
   const auto before = static_cast<std::ptrdiff_t>(actions.list().size());
-  planner_->on(event, view, actions);
+  ForwardingPolicy::on(event, view, actions);
   if (view.program == nullptr) return;
-  present_.resize(view.program->trace.ops.size());
-  const OpIndex op = event.kind == EventKind::op_issued ? event.op : view.op;
-  if (op < present_.size()) {
-    present_[op].insert(present_[op].end(), actions.list().begin() + before, actions.list().end());
+  present_.resize(2 * view.program->trace.ops.size());
+  if (const std::size_t at = moment(event, view.op); at < present_.size()) {
+    present_[at].insert(present_[at].end(), actions.list().begin() + before, actions.list().end());
   }
   if (event.kind == EventKind::iteration_end) {
     whole_ = std::move(present_);
     present_.clear();
   }
+}
+
+void RecordedPlan::recompute(const Trace& trace, const MachineSpec& machine,
+                             std::vector<RecomputeLevel>& levels) const {
+  planner_->recompute(trace, machine, levels);
+  levels_ = levels;
 }
 
 void RecordedPlan::place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const {
@@ -159,19 +169,29 @@ void RecordedPlan::order(const Trace& trace, const MachineSpec& machine, std::ve
   ordered = groups;
 }
 
-class RecordedPlan::Replay : public Policy {
+// What the planner answers without planning it is asked again, for the machine at hand: where tensors start, and where
+// the experts' ops run that gates decide, which follow from that.
+class RecordedPlan::Replay : public ForwardingPolicy {
  public:
-  explicit Replay(const RecordedPlan& recorded) : recorded_(recorded) {}
+  explicit Replay(const RecordedPlan& recorded) : ForwardingPolicy(*recorded.planner_), recorded_(recorded) {}
 
-  Requirements requirements() const override { return recorded_.requirements(); }
+  void prepare(const Trace&, const MachineSpec&, const RehearseTrace&) override {}
+  void recompute(const Trace&, const MachineSpec&, std::vector<RecomputeLevel>& levels) const override {
+    if (levels.size() == recorded_.levels_.size()) levels = recorded_.levels_;
+  }
   Layout layout(const MachineSpec& machine, const Program* program) const override {
-    Layout layout = recorded_.layout(machine, program);
+    Layout layout = ForwardingPolicy::layout(machine, program);
     layout.fallback_eviction = true;  // nobody plans for what did not happen before
     return layout;
   }
-  void on(const Event& event, const View&, Actions& actions) override {
-    if (event.kind != EventKind::op_issued || event.op >= recorded_.whole_.size()) return;
-    for (const Action& action : recorded_.whole_[event.op]) actions.push(action);
+  bool hears(EventKind kind) const override { return kind == EventKind::op_issued || kind == EventKind::op_done; }
+  void on(const Event& event, const View& view, Actions& actions) override {
+    const std::size_t at = moment(event, view.op);
+    if (at >= recorded_.whole_.size()) return;
+    for (const Action& action : recorded_.whole_[at]) actions.push(action);
+  }
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    coldest_victims(request, view, victims);
   }
   void place(const Trace&, const MachineSpec&, std::vector<Device>& devices) const override {
     if (devices.size() == recorded_.devices_.size()) devices = recorded_.devices_;

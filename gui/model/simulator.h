@@ -29,19 +29,25 @@ class RecordedPlan : public ForwardingPolicy {
  public:
   explicit RecordedPlan(std::unique_ptr<Policy> planner) : ForwardingPolicy(*planner), planner_(std::move(planner)) {}
 
-  // A policy that places ops as they were placed, and does, as the GPU comes to each op, what was done in the last
-  // whole iteration while it was there. It refers to this plan. Victims beyond the plan are the coldest.
+  // A policy that recomputes what was recomputed, places updates as they were placed, and does, as the GPU comes to
+  // each op, what was done in the last whole iteration while it was there. It refers to this plan. Victims beyond the
+  // plan are the coldest.
   std::unique_ptr<Policy> replay() const;
 
   void on(const Event& event, const View& view, Actions& actions) override;
+  void recompute(const Trace& trace, const MachineSpec& machine, std::vector<RecomputeLevel>& levels) const override;
   void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override;
   void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const override;
 
  private:
   class Replay;
 
+  // The start or the end of an op; what happens while the GPU is at an op counts for its start.
+  static std::size_t moment(const Event& event, OpIndex present);
+
   std::unique_ptr<Policy> planner_;
-  std::vector<std::vector<Action>> present_, whole_;                               // by op
+  std::vector<std::vector<Action>> present_, whole_;                               // by moment
+  mutable std::vector<RecomputeLevel> levels_;                                     // by choice of the trace
   mutable std::vector<Device> devices_;                                            // where each op was placed
   mutable std::map<std::vector<std::int32_t>, std::vector<std::int32_t>> orders_;  // of sub-groups, by the recorded one
 };

@@ -92,9 +92,9 @@ TEST(ZeroInference, StreamsAhead) {
 }
 
 // Six kernels of 40 ns; embedding and head stay, each layer takes 100 ns. Every second layer offloaded, one ahead:
-// layer 3 comes while layer 2 runs and is waited for 60 ns; layer 1 has the time of three kernels. Two ahead: a layer comes
-// again as soon as it is done. All four offloaded, one ahead: three wait for all of their weights, the first one, which
-// comes while head and embedding run, for 20 ns.
+// layer 3 comes while layer 2 runs and is waited for 60 ns; layer 1 has the time of three kernels. Two ahead: a layer
+// comes again as soon as it is done. All four offloaded, one ahead: three wait for all of their weights, the first one,
+// which comes while head and embedding run, for 20 ns.
 TEST(VllmPrefetch, CountsOffloadedLayersAhead) {
   Trace trace;
   std::vector<TensorId> weights = {trace.add_tensor("embed.weight", 50, Role::parameter, true)};
@@ -132,8 +132,48 @@ TEST(ZeroInference, ReadsFromStorage) {
       testing::ThrowsMessage<Error>(HasSubstr("zero-inference")));
 }
 
-// A kernel takes as long as the link needs for the weights that it reads in place. 61 bytes: `a` of 60 is not enough, and
-// all of the first layer is offloaded, 100 ns. 60 bytes: `a` alone. Nothing of it is copied to the GPU.
+// SGLang's way: what of a layer is offloaded comes before it, and is gone after it. 60 bytes of the first layer: 60 ns.
+// 200: both layers, one after the other, 200 ns, and one of them is on the GPU at a time.
+TEST(VllmUva, LayersCopyBeforeTheyRun) {
+  Trace trace = model();
+  const char* const modules[] = {"embed", "layers.0", "layers.1", "head"};
+  for (std::size_t i = 0; i < 4; ++i) trace.ops[i].module = trace.names.intern(modules[i]);
+  const auto with = [&](const char* offload) {
+    return run("vllm-uva", {{"cpu_offload", offload}, {"copied", "true"}}, small_machine(1000), trace);
+  };
+  EXPECT_EQ(with("60B").iteration_ns.back(), 4 * 40 + 60);
+  EXPECT_EQ(with("200B").iteration_ns.back(), 4 * 40 + 200);
+  EXPECT_EQ(with("200B").peak_bytes[0], 50u + 60 + 100);
+  EXPECT_EQ(with("none").iteration_ns.back(), 4 * 40);
+}
+
+// A layer with an attention's weight of 20 bytes and two experts of 40, of which the gate chooses the second: with all
+// of the layer 100 bytes are copied before it, with vllm-prefetch of experts alone 80, which come again while the two
+// other kernels run.
+TEST(VllmUva, ExpertsAreCopiedWhicheverIsChosen) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 2, Role::activation, false);
+  const TensorId embedding = trace.add_tensor("embed.weight", 50, Role::parameter, true);
+  const TensorId attention = trace.add_tensor("layers.0.attn.weight", 20, Role::parameter, true);
+  trace.add_tensor("layers.0.mlp.experts.0.w", 40, Role::expert, true);
+  const TensorId second = trace.add_tensor("layers.0.mlp.experts.1.w", 40, Role::expert, true);
+  trace.add_op(make_op(trace, "embed", "embed", Phase::decode, 40), std::vector{embedding}, std::vector{x});
+  const OpIndex gate = trace.add_op(make_op(trace, "gate", "layers.0.mlp", Phase::decode, 40),
+                                    std::vector{x, attention}, std::vector{x});
+  Op op = make_op(trace, "expert", "layers.0.mlp.experts.1", Phase::decode, 40);
+  op.detail = trace.add_detail({.revealed_by = gate});
+  trace.add_op(op, std::vector{x, second}, std::vector{x});
+  trace.validate();
+  EXPECT_EQ(
+      run("vllm-uva", {{"cpu_offload", "1GB"}, {"copied", "true"}}, small_machine(1000), trace).iteration_ns.back(),
+      3 * 40 + 100);
+  const Settings groups = {{"group_size", "1"}, {"experts", "true"}};
+  EXPECT_EQ(run("vllm-prefetch", groups, small_machine(1000), trace).iteration_ns.back(), 3 * 40);
+  EXPECT_EQ(run("vllm-prefetch", groups, small_machine(1000), trace).peak_bytes[0], 2u + 50 + 20 + 80);
+}
+
+// A kernel takes as long as the link needs for the weights that it reads in place. 61 bytes: `a` of 60 is not enough,
+// and all of the first layer is offloaded, 100 ns. 60 bytes: `a` alone. Nothing of it is copied to the GPU.
 TEST(VllmUva, KernelsReadOverTheLink) {
   const auto with = [&](const char* offload) {
     return run("vllm-uva", {{"cpu_offload", offload}}, small_machine(1000), model());
@@ -183,8 +223,9 @@ RunResult harvest(const MachineSpec& machine, const Settings& settings = {}) {
                   {.max_iterations = 40, .until_steady = false});
 }
 
-// An expert is fetched again when it has just been dropped. With both in the other GPU that takes less than the other one's
-// kernel. From CPU memory the link never rests. With one there and one in CPU memory the latter is waited for 50 ns.
+// An expert is fetched again when it has just been dropped. With both in the other GPU that takes less than the other
+// one's kernel. From CPU memory the link never rests. With one there and one in CPU memory the latter is waited for 50
+// ns.
 TEST(Harvest, FetchesFromTheOtherGpu) {
   EXPECT_EQ(harvest(pair_of_gpus(200)).iteration_ns.back(), 2 * 50);
   EXPECT_EQ(harvest(pair_of_gpus(200), {{"peer", "false"}}).iteration_ns.back(), 2 * 100);

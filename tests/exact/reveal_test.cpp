@@ -242,7 +242,7 @@ class Recorded final : public ForwardingPolicy {
   }
   void on(const Event& event, const View& view, Actions& actions) override {
     over_ |= event.kind == EventKind::revealed && event.op >= last_gate_;
-    asked_.on(event, view, actions);
+    ForwardingPolicy::on(event, view, actions);
     for (const Action& action : actions.list()) {
       if (over_) return;
       answers_ << view.now << " " << to_string(action.verb) << " " << action.tensor << " " << action.chunk << " "

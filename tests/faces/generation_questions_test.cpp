@@ -82,6 +82,65 @@ TEST_F(GenerationQuestions, VllmIsToldWhatWasFound) {
   EXPECT_THAT(tune("accelerate").err, HasSubstr("--vllm: is of policy vllm-prefetch, vllm-uva, not of accelerate"));
 }
 
+// What is set is written: 2.5 GiB are 3 whole ones, and of groups of 3 no more than 3 layers are offloaded. vLLM and
+// SGLang do not do the same with the same options, and each is told only what it does.
+TEST_F(GenerationQuestions, SglangIsToldWhatItDoes) {
+  const auto tune = [&](const char* policy, const char* writer, std::vector<std::string> set) {
+    std::vector<std::string> words = {"tune", "--model", "gpt2",     "--new-tokens", "4", "--prompt", "16",      "-p",
+                                      policy, "-m",      "rtx-4090", "--budget",     "1", writer,     "args.txt"};
+    for (const std::string& setting : set) words.insert(words.end(), {"--set", setting});
+    return run(words);
+  };
+  const Answer copied = tune("vllm-uva", "--sglang", {"copied=true", "cpu_offload=2.5GiB"});
+  EXPECT_EQ(content(path("args.txt")), "--cpu-offload-gb 3\n");
+  EXPECT_THAT(copied.err, HasSubstr("SGLang takes whole GiB: more than the best, 2.5"));
+  const std::vector<std::string> groups = {"group_size=3", "num_in_group=4", "prefetch_step=2", "experts=true"};
+  const Answer grouped = tune("vllm-prefetch", "--sglang", groups);
+  EXPECT_EQ(content(path("args.txt")),
+            "--offload-group-size 3 --offload-num-in-group 3 --offload-prefetch-step 2 --offload-mode cpu\n");
+  EXPECT_THAT(grouped.err, HasSubstr("only models that say how, DeepSeek-V2, V3"));
+  tune("vllm-prefetch", "--vllm", groups);
+  EXPECT_EQ(content(path("args.txt")),
+            "--offload-backend prefetch --offload-group-size 3 --offload-num-in-group 3 --offload-prefetch-step 2 "
+            "--offload-params experts\n");
+  EXPECT_THAT(tune("vllm-uva", "--sglang", {}).err, HasSubstr("give --set copied=true"));
+  EXPECT_THAT(tune("vllm-prefetch", "--sglang", {}).err, HasSubstr("give --set experts=true"));
+  EXPECT_THAT(tune("vllm-uva", "--vllm", {"copied=true"}).err, HasSubstr("give --sglang"));
+  EXPECT_THAT(tune("lru", "--sglang", {}).err, HasSubstr("--sglang: is of policy vllm-prefetch, vllm-uva, not of lru"));
+}
+
+// Three layers of eight experts: of 0.25 each layer has two; of 0.3, 7.2, there are seven, and KTransformers takes as
+// many whole experts as its share has: 0.291667 × 24 is a little more than 7, as 0.291666 would not be.
+TEST_F(GenerationQuestions, KtransformersIsToldWhatWasFound) {
+  std::ofstream(path("mixture.yaml")) << "{name: mixture, family: mixtral, layers: 3, hidden: 64, heads: 4, "
+                                         "key_value_heads: 2, intermediate: 32, experts: 8, experts_per_token: 2, "
+                                         "vocabulary: 128, max_sequence: 256}\n";
+  const auto tune = [&](const char* model, const char* policy, std::vector<std::string> set) {
+    std::vector<std::string> words = {
+        "tune", "--model", model,      "--new-tokens", "4", "--prompt",        "16",      "--placeable", "all", "-p",
+        policy, "-m",      "rtx-4090", "--budget",     "1", "--ktransformers", "args.txt"};
+    for (const std::string& setting : set) words.insert(words.end(), {"--set", setting});
+    return run(words);
+  };
+  const Answer even = tune("./mixture.yaml", "ktransformers", {"gpu_experts=0.25", "placement=uniform"});
+  EXPECT_EQ(even.code, 0) << even.err;
+  EXPECT_EQ(content(path("args.txt")), "--kt-num-gpu-experts 2 --kt-expert-placement-strategy uniform\n");
+  EXPECT_THAT(even.err, HasSubstr("6 of 24 experts in 3 layers are placed on the GPU"));
+  EXPECT_THAT(even.err, HasSubstr("add --kt-weight-path and --kt-method"));
+  tune("./mixture.yaml", "ktransformers", {"gpu_experts=0.3", "placement=front-loading"});
+  EXPECT_EQ(content(path("args.txt")),
+            "--kt-gpu-experts-ratio 0.291667 --kt-expert-placement-strategy front-loading\n");
+  const Answer dynamic = tune("./mixture.yaml", "ktransformers", {"gpu_experts=0.25", "placement=dynamic"});
+  EXPECT_EQ(content(path("args.txt")),
+            "--kt-num-gpu-experts 2 --kt-expert-placement-strategy uniform --kt-enable-dynamic-expert-update "
+            "--kt-gpu-prefill-token-threshold 16\n");
+  EXPECT_THAT(dynamic.err, HasSubstr("only for prompts of at least that many tokens"));
+  EXPECT_THAT(tune("./mixture.yaml", "ktransformers", {"placement=random"}).err, HasSubstr("a seed of its own"));
+  EXPECT_THAT(tune("gpt2", "ktransformers", {}).err,
+              HasSubstr("--ktransformers: 'gpt2' has no experts, which KTransformers computes on the CPU"));
+  EXPECT_THAT(tune("./mixture.yaml", "fiddler", {}).err, HasSubstr("is of policy ktransformers, not of fiddler"));
+}
+
 TEST_F(GenerationQuestions, AResultHasItsTimesPerToken) {
   for (const auto& [order, passes] : {std::pair("zigzag", 1), {"row", 2}}) {
     const Json result = run(ask("replay", "zero-inference", {"--json"}, {"--block", "2x2", "--order", order})).json();

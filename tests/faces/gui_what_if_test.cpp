@@ -9,6 +9,7 @@
 #include "gui/model/describe.h"
 #include "gui/model/session.h"
 #include "tests/faces/gui_cases.h"
+#include "tests/generate_cases.h"
 
 namespace tencache::gui {
 namespace {
@@ -326,6 +327,87 @@ TEST(RecordedPlanModel, PlacesUpdatesAsItDid) {
   };
   EXPECT_FALSE(on_cpu(*planned->run).empty());
   EXPECT_EQ(on_cpu(*old->run), on_cpu(*planned->run));
+}
+
+struct AgainAndBefore {
+  double before_ns, again_ns;
+};
+AgainAndBefore with_old_plan(Trace trace, const std::string& policy, const std::map<std::string, std::string>& settings,
+                             const MachineSpec& machine) {
+  Workload workload;
+  workload.trace = std::make_shared<const Trace>(std::move(trace));
+  workload.machine = machine;
+  workload.scenario.policy = {policy, settings};
+  std::unique_ptr<RecordedPlan> plan;
+  const SimulatedPointer planned = simulate_workload(workload, {}, &plan);
+  EXPECT_TRUE(planned->fits) << planned->reason;
+  if (plan == nullptr) return {0, 0};
+  const SimulatedPointer again = simulate_old_plan(workload, *plan);
+  EXPECT_TRUE(again->fits) << again->reason;
+  EXPECT_DOUBLE_EQ(planned->iteration_seconds(), simulate_workload(workload)->iteration_seconds());
+  return {planned->iteration_seconds() * 1e9, again->iteration_seconds() * 1e9};
+}
+
+// Kernels of 40 ns read two layers of 100 bytes; at 1 byte/ns the first one's weights take 100 ns where they lie.
+TEST(RecordedPlanModel, ReadsInPlaceWhatThePolicyDid) {
+  Trace trace;
+  for (const char* name : {"layers.0.w", "layers.1.w"}) {
+    add_op(trace, 40, {trace.add_tensor(name, 100, Role::parameter, true)}, {});
+  }
+  const AgainAndBefore took = with_old_plan(trace, "vllm-uva", {{"cpu_offload", "100B"}}, small_machine(1000));
+  EXPECT_NEAR(took.before_ns, 140, 1e-3);
+  EXPECT_NEAR(took.again_ns, 140, 1e-3);
+}
+
+// A gate of 10 ns chooses both experts of 10 bytes. Expert 0 is on the GPU, 10 ns; the CPU takes 15 ns for the other
+// one, beside it or after it; a copy and the GPU would take 20 ns.
+TEST(RecordedPlanModel, ComputesExpertsWhereThePolicyDid) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 2, Role::activation, false);
+  const OpIndex gate = trace.add_op(make_op(trace, "gate", "mlp", Phase::decode, 10), {}, std::vector{x});
+  for (const char* name : {"mlp.experts.0", "mlp.experts.1"}) {
+    const TensorId weight = trace.add_tensor(std::string(name) + ".w", 10, Role::expert, true);
+    Op op = make_op(trace, "expert", name, Phase::decode, 10);
+    op.placeable = true;
+    op.detail = trace.add_detail({.revealed_by = gate, .cpu_duration_ns = 15});
+    trace.add_op(op, std::vector{x, weight}, std::vector{x});
+  }
+  trace.validate();
+  for (const auto& [policy, setting] :
+       {std::pair("fiddler", std::pair("resident", "1")), {"ktransformers", {"gpu_experts", "0.5"}}}) {
+    const AgainAndBefore took = with_old_plan(trace, policy, {setting}, small_machine(1000));
+    EXPECT_GE(took.before_ns, 25) << policy;
+    EXPECT_NEAR(took.again_ns, took.before_ns, 1e-3) << policy;
+  }
+}
+
+// Keys and values of two layers, whose inputs are copied in half of the time: kvpr makes some of them again.
+TEST(RecordedPlanModel, RecomputesWhatThePolicyDid) {
+  GenerateOptions options = small("opt-6.7b");
+  options.model.layers = 2;
+  options.batch = 8;
+  options.sequence_lengths = {256};
+  options.forward_only = true;
+  options.recompute = Recompute::choose;
+  options.generation = TextGeneration{.new_tokens = 2, .page_tokens = 64};
+  MachineSpec machine = small_machine(200'000'000'000);
+  machine.tiers[1].capacity = 200'000'000'000;
+  for (Link& link : machine.links) link.bandwidth = 2'000'000'000;
+  const AgainAndBefore took = with_old_plan(generate(options), "kvpr", {}, machine);
+  EXPECT_NEAR(took.again_ns / took.before_ns, 1, 0.01);
+}
+
+// Layers 1 and 3 come while the layer before each runs, 40 of 100 ns, and only once the other one is done:
+// vllm-prefetch hears of ends alone, and would take a start for one.
+TEST(RecordedPlanModel, HearsWhatThePolicyHears) {
+  Trace trace;
+  for (int layer = 0; layer < 4; ++layer) {
+    const std::string name = "layers." + std::to_string(layer);
+    add_op(trace, 40, {trace.add_tensor(name + ".w", 100, Role::parameter, true)}, {});
+    trace.ops.back().module = trace.names.intern(name);
+  }
+  const AgainAndBefore took = with_old_plan(trace, "vllm-prefetch", {{"group_size", "2"}}, small_machine(1000));
+  EXPECT_NEAR(took.before_ns, 2 * (40 + 100), 1e-3);
 }
 
 // The second request is simulated at once, by the other thread than the first: the same comes of it.

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -448,6 +450,32 @@ TEST_F(ValidateCommand, AnswersNoWhereARowIsMissed) {
   EXPECT_THAT(answer.out, HasSubstr("-50.0 %"));
   EXPECT_THAT(answer.out, HasSubstr("Not passed"));
   EXPECT_EQ(answer.err, "");
+}
+
+// 120 characters a line, however many bytes they have; rows of tables stay whole, and no line begins with a mark that
+// would make an item of it. A word of 9 and its mark take 12 with a space: 30 of them.
+TEST_F(ValidateCommand, ReportsInLinesOf120Characters) {
+  std::string note = "note:";
+  for (int i = 0; i < 30; ++i) note += " ÷÷÷÷÷÷÷÷÷ -";
+  const std::string file = write("bad.yaml", "{of: A, over: A, published: 2, note: '" + note + "'}");
+  const std::string report = (folder_ / "report.md").string();
+  run({file, "--report", report});
+  std::istringstream lines(read_file(report));
+  std::size_t longest = 0, indented = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("|")) {
+      EXPECT_TRUE(line.ends_with("|")) << line;
+      continue;
+    }
+    const auto characters = static_cast<std::size_t>(
+        std::ranges::count_if(line, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+    longest = std::max(longest, characters);
+    indented += line.starts_with("  ÷÷÷÷÷÷÷÷÷ -");
+    EXPECT_FALSE(line.starts_with("  -")) << line;
+  }
+  EXPECT_LE(longest, 120u);
+  EXPECT_GT(longest, 108u);  // no word of 11 more would fit
+  EXPECT_EQ(indented, 3u);   // 30 × 12 characters after the item's first line
 }
 
 TEST_F(ValidateCommand, LeavesSlowWorkloadsOutIfAsked) {

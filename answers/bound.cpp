@@ -119,6 +119,7 @@ std::string binding_text(const TermAnswer& binding) {
   if (binding.name == "dependencies") {
     return "GPU ops and the CPU's updates that wait for each other, round the iteration";
   }
+  if (binding.name == "lanes") return "computing, each op where it takes less of the two devices' time";
   if (binding.links.empty()) return "computing, over the whole iteration";
   std::string text =
       fmt::format("{} at {}", join(binding.links), rate_text(binding.bandwidth_bytes_per_second.value_or(0)));

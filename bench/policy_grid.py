@@ -4,7 +4,8 @@
 Each pair is a line of the output file; what is there already is not run again, so that an interrupted grid goes on.
 With --others the other policies' figures come from the rows of an earlier grid, and only foresight is measured.
 With --generation the traces are blocks of requests for text, not training steps; with --experts of models whose experts
-are chosen as they run, computed on the GPU. With --random pairs are drawn at
+are chosen as they run, computed on the GPU; with --experts --placeable the CPU may compute them, and all else. With
+--policies only these are the others. With --random pairs are drawn at
 random, of batches, machines and memories beyond the grid's: the seed decides. With --best the best schedule that a long
 search finds is added to rows that are far from the lower bound; it takes minutes each. With --report a summary as
 Markdown (docs/foresight-grid.md). Simulated figures: they do not depend on this computer."""
@@ -63,6 +64,8 @@ MIXTURES = [
     ("deepseek-v2-lite 1x1", "--model deepseek-v2-lite --prompt 128 --new-tokens 12 --block 1x1 --gpu a10g"),
 ]
 MIXTURE_MACHINES = ["NV36ads_A10_v5", "10cache-l40s"]
+# With --placeable: links and CPUs are as 1 to 7, 1 to 3 and 1 to 1 in bytes/s.
+PLACEABLE_MACHINES = ["NV36ads_A10_v5", "a3-highgpu-1g", "gpu_1x_gh200"]
 EVICT = {"overflow": "evict"}
 # Options beside the defaults that are tried; the best of a policy counts.
 TUNED = {
@@ -80,7 +83,7 @@ TUNED = {
                 {"barrier": "none", "cpu_attention": "overlapped", "placement": "exact", "solve": "lp"},
                 {"barrier": "none", "cpu_attention": "overlapped", "cache_gpu": "100", "cache_cpu": "0", "hidden_gpu": "100",
                  "hidden_cpu": "0"}],
-    "moe-infinity": [{"prefetch": "true"}],
+    "moe-infinity": [{"prefetch": "true"}], "fiddler": [{"objective": "max"}],
 }
 OURS, REFERENCES = "foresight", ("ideal", "bound")
 FAR = 0.85  # of the bound: below it the report says why
@@ -294,18 +297,26 @@ def main():
     parser.add_argument("--shard", default="0/1", help="i/n: only this part of the pairs, beside other parts")
     parser.add_argument("--generation", action="store_true", help="blocks of requests for text, not training steps")
     parser.add_argument("--experts", action="store_true", help="the same of models with experts")
+    parser.add_argument("--placeable", action="store_true", help="with --experts: all of it may run on the CPU")
+    parser.add_argument("--policies", help="the others, with commas between them (default: all that are no reference)")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="so many pairs drawn at random, not the grid")
     parser.add_argument("--seed", default="0", help="of --random, hexadecimal")
     parser.add_argument("--best", action="store_true", help="add the best schedule found to rows far from the bound")
     parser.add_argument("--report", help="write the summary of all rows to this file")
     arguments = parser.parse_args()
     listed = [policy["name"] for policy in json.loads(run(arguments.tencache, "policies", "--json").stdout)]
-    policies = [name for name in listed if name != OURS and name not in REFERENCES]
+    policies = [name for name in (arguments.policies.split(",") if arguments.policies else listed)
+                if name != OURS and name not in REFERENCES]
+    if set(policies) - set(listed):
+        parser.error(f"--policies: no policy is called {', '.join(sorted(set(policies) - set(listed)))}")
     grid = (MODELS, MACHINES, FRACTIONS)
     if arguments.generation:
         grid = (GENERATIONS, GENERATION_MACHINES, GENERATION_FRACTIONS)
     if arguments.experts:
         grid = (MIXTURES, MIXTURE_MACHINES, GENERATION_FRACTIONS)
+    if arguments.placeable:
+        grid = ([(name + ", placeable", options + " --placeable all") for name, options in MIXTURES], PLACEABLE_MACHINES,
+                GENERATION_FRACTIONS)
     models, drawn = random_pairs(arguments) if arguments.random else (grid[0], None)
     traces = make_traces(arguments, models)
     rows = read_rows(arguments.rows)

@@ -22,69 +22,19 @@
 #include "core/reveal.h"
 #include "core/state_hash.h"
 #include "policies/classic.h"
-#include "policies/footprint.h"
 #include "policies/moving_unit.h"
 #include "policies/planning/expert_odds.h"
+#include "policies/planning/resident_experts.h"
 #include "policies/policy_library.h"
 #include "policies/weight_homes.h"
 
 namespace tencache {
 namespace {
 
-// By layer and expert: whether the GPU has it.
-using OnGpu = std::vector<std::vector<std::uint8_t>>;
-
 std::size_t count_of(const Experts& experts) {
   std::size_t count = 0;
   for (std::uint32_t layer = 0; layer < experts.layers(); ++layer) count += experts.count_in(layer);
   return count;
-}
-
-Bytes bytes_of(const Trace& trace, std::span<const TensorId> weights) {
-  Bytes bytes = 0;
-  for (const TensorId tensor : weights) bytes += trace.tensors[tensor].bytes;
-  return bytes;
-}
-
-// The largest expert.
-Bytes expert_bytes(const Trace& trace, const Experts& experts) {
-  Bytes most = 0;
-  for (std::uint32_t layer = 0; layer < experts.layers(); ++layer) {
-    for (std::size_t i = 0; i < experts.count_in(layer); ++i) {
-      most = std::max(most, bytes_of(trace, experts.weights_in(layer, i)));
-    }
-  }
-  return most;
-}
-
-// How many the GPU has room for beside all else, and `buffers` more.
-std::size_t experts_that_fit(const Trace& trace, const MachineSpec& machine, const Experts& experts,
-                             std::size_t buffers) {
-  const Bytes one = expert_bytes(trace, experts);
-  if (one == 0) return 0;
-  Bytes rest = peak_of_intermediates(trace, Schedule(trace), true) + buffers * one;
-  for (const Tensor& tensor : trace.tensors) {
-    if (tensor.persistent && tensor.role != Role::expert) rest += tensor.bytes;
-  }
-  const Bytes capacity = machine.tiers[0].capacity;
-  return rest >= capacity ? 0 : static_cast<std::size_t>((capacity - rest) / one);
-}
-
-// The first of each layer, one of every layer after the other.
-OnGpu placed_evenly(const Experts& experts, std::size_t count) {
-  OnGpu on_gpu(experts.layers());
-  for (std::uint32_t layer = 0; layer < experts.layers(); ++layer) on_gpu[layer].assign(experts.count_in(layer), 0);
-  bool more = count > 0;
-  for (std::size_t expert = 0; more; ++expert) {
-    more = false;
-    for (std::uint32_t layer = 0; layer < experts.layers() && count > 0; ++layer) {
-      if (expert >= on_gpu[layer].size()) continue;
-      on_gpu[layer][expert] = 1;
-      --count;
-      more = true;
-    }
-  }
-  return on_gpu;
 }
 
 // What the two have in common: homes that stay.
@@ -181,25 +131,6 @@ class ExpertPlaces : public Policy {
   std::string why_copied_;
 };
 
-// The ops of one expert, which follow each other.
-struct ExpertOps {
-  std::size_t begin = 0, end = 0;  // of what was decided
-  Experts::Place place;
-};
-
-std::vector<ExpertOps> experts_of(std::span<const DecidedOp> decided, const Trace& trace, const Experts& experts) {
-  std::vector<ExpertOps> list;
-  NameId module = none;
-  for (std::size_t i = 0; i < decided.size(); ++i) {
-    const NameId own = trace.ops[decided[i].op].module;
-    if (list.empty() || own != module) list.push_back({i, i, {}});
-    module = own;
-    list.back().end = i + 1;
-    if (!decided[i].experts.empty()) list.back().place = experts.place(decided[i].experts.front());
-  }
-  return list;
-}
-
 class Fiddler final : public ExpertPlaces {
  public:
   explicit Fiddler(Options& options) {
@@ -221,7 +152,9 @@ class Fiddler final : public ExpertPlaces {
   const char* name() const override { return "fiddler"; }
   OnGpu placed(const Trace& trace, const MachineSpec& machine, const Experts& experts) const override {
     // One buffer for what is copied.
-    return placed_evenly(experts, resident_ != 0 ? resident_ : experts_that_fit(trace, machine, experts, 1));
+    return placed_evenly(experts, resident_ != 0
+                                      ? resident_
+                                      : experts_that_fit(trace, machine, experts, largest_expert(trace, experts)));
   }
 
   std::uint64_t resident_ = 0;

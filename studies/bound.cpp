@@ -93,6 +93,34 @@ class RankBound {
     return bound;
   }
 
+  // In a steady period each lane runs all of its ops once, also those that could run before their iteration has begun;
+  // those of the optimizer cannot, and count as it is. The least over all placements is concave in the weight.
+  void bind_lanes(Bound& bound) const {
+    if (std::ranges::all_of(trace_.movable, [](const MovableOp& op) { return op.cpu_ns > 0; })) return;
+    const auto least_ns = [this](double weight) {
+      double ns = (1 - weight) * static_cast<double>(trace_.gpu_ns);
+      for (const LateOp& op : trace_.late) {
+        const double cpu_ns = weight * op.cpu_ns;
+        if (op.movable == none) ns += cpu_ns;
+        if (op.movable != none)
+          ns += std::min(cpu_ns, (1 - weight) * static_cast<double>(trace_.movable[op.movable].gpu_ns));
+      }
+      return ns;
+    };
+    double from = 0, to = 1;
+    for (int step = 0; step < 60; ++step) {
+      const double third = (to - from) / 3;
+      if (least_ns(from + third) < least_ns(to - third)) {
+        from += third;
+      } else {
+        to -= third;
+      }
+    }
+    const double seconds = least_ns((from + to) / 2) * (1 - 1e-12) * 1e-9;
+    bound.terms.push_back({.name = "lanes", .seconds = seconds});
+    if (seconds > bound.seconds) bind(bound, bound.terms.back(), seconds);
+  }
+
   // Where phases change: windows of an iteration that begins there may reach over the end of this one.
   std::vector<OpIndex> turning_points() const {
     std::vector<OpIndex> points;
@@ -523,14 +551,17 @@ Bound bound_of_rank(const Trace& recorded_trace, const MachineSpec& machine) {
     const Trace begun_there = turned(trace, begin);
     RankBound(begun_there, machine, recorded.sides_from(begin)).bind_turned(bound, begin);
   }
+  bound.unsteady_seconds = bound.seconds;
+  recorded.bind_lanes(bound);
   return bound;
 }
 
 }  // namespace
 
-double least_seconds(double seconds, double any_run_seconds, bool steady, std::uint64_t iterations) {
-  if (steady || iterations == 0) return seconds;
-  return std::max(any_run_seconds, seconds * static_cast<double>(iterations - 1) / static_cast<double>(iterations));
+double least_seconds(const BoundSeconds& bound, bool steady, std::uint64_t iterations) {
+  if (steady || iterations == 0) return bound.seconds;
+  return std::max(bound.any_run_seconds,
+                  bound.unsteady_seconds * static_cast<double>(iterations - 1) / static_cast<double>(iterations));
 }
 
 std::optional<double> recorded_bound_seconds(const Trace& trace, const MachineSpec& machine) {
@@ -549,7 +580,7 @@ Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
   }
   const std::vector<Trace> traces = split_ranks(trace);
   Bound result;
-  double compute_seconds = 0, any_run_seconds = 0;
+  double compute_seconds = 0, any_run_seconds = 0, unsteady_seconds = 0;
   std::uint64_t steps = 0;
   std::string compute_term, misfit;
   for (std::size_t rank = 0; rank < count; ++rank) {
@@ -559,6 +590,7 @@ Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
       compute_term = one.compute_term;
     }
     any_run_seconds = std::max(any_run_seconds, one.any_run_seconds);
+    unsteady_seconds = std::max(unsteady_seconds, one.unsteady_seconds);
     steps += one.steps;
     if (misfit.empty() && !one.misfit.empty()) misfit = "rank " + std::to_string(rank) + ": " + one.misfit;
     if (rank > 0 && one.seconds <= result.seconds) continue;
@@ -580,6 +612,7 @@ Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
   for (BoundTerm& term : result.terms) renumber(term.windows);
   result.compute_seconds = compute_seconds;
   result.any_run_seconds = any_run_seconds;
+  result.unsteady_seconds = unsteady_seconds;
   result.compute_term = compute_term;
   result.steps = steps;
   result.misfit = misfit;

@@ -56,6 +56,9 @@
 //                out may go before the half begins. So they hold there for (m - 1) / m (least_seconds).
 //  ...+turned    The windows of an iteration that begins where another phase does, with what is alive there: they may
 //                reach over the end of the recorded one. For a steady period, and else (m - 1) / m, as those of +round.
+//  lanes         As compute, with all that is moved to the CPU's lane, also what could run before the iteration has
+//                begun: in a steady period each lane runs all of its ops once. Where there is such an op, as in a
+//                generation all of which may move. No term of a run that is not steady: the CPU's lane may be ahead.
 // docs/bound.md proves them all. A trace of several ranks: the greatest bound of any rank.
 //
 // Of a trace with choices of recomputation: the bound of the trace without any use of what they can make again, which
@@ -94,13 +97,17 @@ struct BoundTerm {
   std::vector<BoundWindow> windows = {};  // in which it takes longer than the compute, the longest first
 };
 
-struct Bound {
-  double seconds = 0;
+struct BoundSeconds {
+  double seconds = 0;           // of a steady period
+  double any_run_seconds = 0;   // without the terms that hold for a steady period only
+  double unsteady_seconds = 0;  // without `lanes`: so many times (m - 1) / m of m iterations that are not steady
+};
+
+struct Bound : BoundSeconds {
   std::string term;  // that binds
   // The same with what it takes in the bound: of a memory term its links and, the longest first, those windows of the
   // bound that are its own; compute, cpu and dependencies are of the whole iteration.
   BoundTerm binding;
-  double any_run_seconds = 0;  // without the terms that hold for a steady period only
   double compute_seconds = 0;  // the greatest of compute, cpu and dependencies: holds for `ideal` too
   std::string compute_term;
   std::size_t rank = 0;              // with the greatest bound
@@ -111,7 +118,7 @@ struct Bound {
 };
 
 // The least mean time of a steady period, or of the last `iterations` of a run that did not become steady.
-double least_seconds(double seconds, double any_run_seconds, bool steady, std::uint64_t iterations);
+double least_seconds(const BoundSeconds& bound, bool steady, std::uint64_t iterations);
 
 // The trace must be valid. Throws Error if the machine has fewer ranks than the trace. Some seconds for a
 // million ops; the same result for the same input.

@@ -160,15 +160,14 @@ References references_of(const Trace& trace, const MachineSpec& machine, const R
   return {.ideal_seconds = ideal.result.iteration_seconds(),
           .bound_seconds = bound.seconds,
           .bound_term = bound.term,
-          .any_run_bound_seconds = bound.any_run_seconds,
+          .bounds = bound,
           .binding = std::move(bound.binding),
           .bound_rank = bound.rank,
           .recorded_bound_seconds = recorded_bound_seconds(trace, machine)};
 }
 
 double References::bound_of(const RunResult& result) const {
-  if (!any_run_bound_seconds) return bound_seconds;
-  return least_seconds(bound_seconds, *any_run_bound_seconds, result.steady, result.period);
+  return bounds ? least_seconds(*bounds, result.steady, result.period) : bound_seconds;
 }
 
 Outcome refused(const std::string& policy, const Error& error) {

@@ -78,7 +78,7 @@ struct References {
   double bound_seconds = 0;  // studies/bound.h; of a trace with choices, whatever is recomputed
   std::string bound_term;    // which term binds
   // What holds for runs that do not become steady; none: the same.
-  std::optional<double> any_run_bound_seconds = {};
+  std::optional<BoundSeconds> bounds = {};
   BoundTerm binding = {};      // of the bound, where it is known
   std::size_t bound_rank = 0;  // whose bound it is
   // Of a trace with choices: as recorded, which policies may beat.

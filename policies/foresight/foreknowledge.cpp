@@ -37,6 +37,10 @@ void Foreknowledge::start(const View& view, Bytes chunk_bytes, bool forgets, con
   for (Store& store : ways.stores) store.read = horizon.end();
   needed.resize(view.schedule->tensor_count());
   odds_ = view.reveals() ? ExpertOdds(trace) : ExpertOdds();
+  homes_.reset();
+  if (!odds_.empty() && view.to_memory == nullptr && ExpertHomes::apply(trace, view.machine)) {
+    homes_ = std::make_unique<ExpertHomes>(trace, view.machine, odds_.experts());
+  }
   revealed_.clear();
   for (TensorId tensor = 0; tensor < needed.size(); ++tensor) {
     needed[tensor] = needed_from(tensor, places.index(places.gpu()), view);
@@ -70,7 +74,30 @@ NeededAt Foreknowledge::needed_from(TensorId tensor, OpIndex op, const View& vie
 
 void Foreknowledge::guess(TensorId tensor) {
   const Experts::Place place = odds_.experts().place(tensor);
-  needed[tensor].gpu = places.gpu() + odds_.ops_until(place.layer, place.expert, places.index(places.gpu()));
+  const OpIndex now = places.index(places.gpu());
+  std::uint32_t distance = odds_.ops_until(place.layer, place.expert, now);
+  // What is at home there leaves after all that is not.
+  if (homes_) {
+    const auto half = static_cast<std::uint32_t>(places.op_count() / 2);
+    distance = homes_->has(place) ? odds_.ops_until_gate(place.layer, now) : std::max(distance, half);
+  }
+  needed[tensor].gpu = places.gpu() + distance;
+}
+
+// Lowering gives it no time then (core/reveal.h).
+bool Foreknowledge::given_to_cpu(OpIndex op, const View& view) const {
+  const Trace& trace = view.program->trace;
+  const Op& decided = trace.ops[op];
+  return homes_ && decided.placeable && decided.duration_ns == 0 && trace.detail(decided).revealed_by != none;
+}
+
+void Foreknowledge::choose_homes(const Event& event, const View& view) {
+  std::vector<ExpertHomes::Run> runs;
+  for (const Use& use : event.uses) {
+    const OpIndex op = places.index(places.gpu() + view.distance_to_revealed_use(use.tensor));
+    runs.push_back({use.tensor, view.program->trace.ops[op].flops, !given_to_cpu(op, view)});
+  }
+  homes_->chosen(event.op, runs, odds_.experts());
 }
 
 // ---- What happens ---------------------------------------------------------------------------------------------------
@@ -99,18 +126,30 @@ void Foreknowledge::issued(const Event& event, const View& view) {
 
 void Foreknowledge::revealed(const Event& event, const View& view) {
   odds_.chosen(event.op, event.uses);
+  if (homes_) choose_homes(event, view);
   const std::uint32_t layer = odds_.experts().layer(event.op);
   for (std::size_t expert = 0; expert < odds_.experts().count_in(layer); ++expert) {
     for (const TensorId tensor : odds_.experts().weights_in(layer, expert)) guess(tensor);
   }
   for (const Use& use : event.uses) {
     const std::uint32_t distance = view.distance_to_revealed_use(use.tensor);
+    if (given_to_cpu(places.index(places.gpu() + distance), view)) continue;
     needed[use.tensor].gpu = places.gpu() + distance;
     revealed_.push_back({places.index(needed[use.tensor].gpu), use.tensor});
   }
   for (std::size_t expert = 0; expert < odds_.experts().count_in(layer); ++expert) {
     for (const TensorId tensor : odds_.experts().weights_in(layer, expert)) refresh_all(tensor, view);
   }
+}
+
+// The program shows ops on the GPU that a gate decides; once it is done the CPU's are known.
+Needs Foreknowledge::needs_after(const Event& event, std::size_t use, const View& view) const {
+  const Needs after = future.after(event.op, use);
+  if (!homes_ || after.gpu == none || event.op + std::size_t{after.gpu} >= places.op_count()) return after;
+  const OpIndex next = event.op + after.gpu;
+  const OpIndex gate = view.program->trace.detail(view.program->trace.ops[next]).revealed_by;
+  if (gate == none || gate > event.op || !given_to_cpu(next, view)) return after;
+  return {none, after.gpu, none};
 }
 
 void Foreknowledge::done(const Event& event, const View& view) {
@@ -125,14 +164,15 @@ void Foreknowledge::done(const Event& event, const View& view) {
   const auto uses = view.schedule->uses(event.op);
   for (std::size_t i = 0; i < uses.size(); ++i) {
     const TensorId id = uses[i].tensor;
-    const Needs& after = future.after(event.op, i);
+    const Needs after = needs_after(event, i, view);
     NeededAt& next = needed[id];
     if (gpu || uses[i].write) {
       next.gpu = std::max(place(after.gpu), places.gpu() + 1);  // a CPU op may be far behind
       next.touch = place(after.touch);
       if (!gpu && next.gpu != no_place) lacking_.insert(places.index(next.gpu));  // what the GPU used, it has
     }
-    if (!gpu || uses[i].write) next.cpu = place(after.cpu);
+    const bool now_known = after.gpu == none && after.cpu != none && homes_;
+    if (!gpu || uses[i].write || now_known) next.cpu = place(after.cpu);
     plan.used(id, future.use_index(event.op, i));
     const TensorId tensor = view.memory_tensor(id);
     if (tensor == none) continue;

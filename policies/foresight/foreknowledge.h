@@ -1,9 +1,11 @@
 // What foresight knows, kept up to date with every event: where every chunk stands, and what is lacking.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "core/policy.h"
+#include "policies/foresight/expert_homes.h"
 #include "policies/foresight/flights.h"
 #include "policies/foresight/future.h"
 #include "policies/foresight/horizon.h"
@@ -46,7 +48,7 @@ class Foreknowledge {
 
   bool exclusive() const { return exclusive_ != Exclusive::none; }
 
-  // What gates have decided and the ops that read it have not been issued: experts' weights, in the order of these.
+  // What gates have decided and the GPU's ops that read it have not been issued: experts' weights, in the order of these.
   struct Revealed {
     OpIndex op = none;
     TensorId tensor = none;
@@ -70,10 +72,15 @@ class Foreknowledge {
   std::uint64_t left_ = 0;  // so many chunks had left the GPU when that was so
   ExpertOdds odds_;         // by which `needed` has the experts that are not revealed
   std::vector<Revealed> revealed_;
+  std::unique_ptr<ExpertHomes> homes_;  // if the CPU can compute experts
 
   // When an expert will probably be needed: no place that anything has to be ready for.
   void guess(TensorId tensor);
   bool is_guess(TensorId tensor) const { return odds_.of_expert(tensor); }
+  // Whether place_decided gave it to the CPU: of an op whose gate is done.
+  bool given_to_cpu(OpIndex op, const View& view) const;
+  Needs needs_after(const Event& event, std::size_t use, const View& view) const;
+  void choose_homes(const Event& event, const View& view);
   NeededAt needed_from(TensorId tensor, OpIndex op, const View& view) const;
   void refresh_all(TensorId tensor, const View& view);
   TensorId listed_as(TensorId tensor, const View& view) const;

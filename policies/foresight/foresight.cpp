@@ -35,7 +35,9 @@
 // Of a program whose gates choose experts (core/reveal.h):
 //   - an expert's next use is guessed, from what gates chose so far (planning/expert_odds.h): by that it leaves, and
 //     nothing is made ready for a guess. Once its gate has chosen it, it is fetched before all else;
-//   - planning rehearses with experts drawn.
+//   - planning rehearses with experts drawn;
+//   - if the CPU can compute experts, the GPU is home to some of each layer, and those of the others that a gate chooses
+//     are copied or computed by the CPU, whatever ends first (expert_homes.h).
 // Planning, too:
 //   9. Of a trace with choices of recomputation, before all else: which layers' results are recomputed, by rehearsals
 //      of the policy as it is without step 8 (choose_levels.h). With nothing and with every layer recomputed step 8 may
@@ -50,6 +52,7 @@
 #include "core/reveal.h"
 #include "policies/common_options.h"
 #include "policies/footprint.h"
+#include "policies/foresight/expert_homes.h"
 #include "policies/foresight/flow.h"
 #include "policies/foresight/placement.h"
 #include "policies/foresight/planner.h"
@@ -204,6 +207,7 @@ class Foresight final : public Policy {
     if (program == nullptr) return layout;
     choose_initial_tiers(program->trace, machine, layout);
     if (!plan_.start.empty()) layout.start = plan_.start;
+    if (computes_experts(program->trace, machine)) start_in_homes(program->trace, machine, layout);
     return layout;
   }
 
@@ -217,6 +221,10 @@ class Foresight final : public Policy {
     }
   }
 
+  std::unique_ptr<DecidedPlaces> place_decided(const Trace& trace, const MachineSpec& machine) const override {
+    return place_by_homes(trace, machine);
+  }
+
   void order(const Trace& trace, const MachineSpec&, std::vector<std::int32_t>& groups) const override {
     order_by_next_use(trace, groups);
     if (plan_.latest_first) std::reverse(groups.begin(), groups.end());
@@ -227,7 +235,9 @@ class Foresight final : public Policy {
     if (event.kind == EventKind::profile_ready) {
       if (view.to_memory != nullptr) forgets_ = false;  // a live program may look at its values whenever it likes
       if (!planned_) choose_exclusive(view.program->trace);
-      if (!planned_ && plan_events_ > 0 && view.can_rehearse()) {
+      // A program that was lowered does not show what the GPU would have taken.
+      const bool hides = computes_experts(view.program->trace, view.machine);
+      if (!planned_ && plan_events_ > 0 && view.can_rehearse() && !hides) {
         plan(view.program->trace, view.machine,
              [&view](const Trace& trace, const MachineSpec& machine, Policy& candidate, const RehearsalLimits& limits) {
                return (*view.rehearsals)({trace, {}}, machine, candidate, limits);  // ops are where they are to be
@@ -249,6 +259,9 @@ class Foresight final : public Policy {
   }
 
  private:
+  static bool computes_experts(const Trace& trace, const MachineSpec& machine) {
+    return has_gates(trace) && ExpertHomes::apply(trace, machine);
+  }
   bool whole(const MachineSpec& machine) const { return whole_ || moves_whole_tensors(machine); }
   Bytes chunk_bytes(const MachineSpec& machine) const { return chunk_bytes_ == 0 ? chunk_of(machine) : chunk_bytes_; }
   // A coarse chunk is many of the run's: what is on its way, and what is kept free for it, would be too much.
@@ -313,7 +326,10 @@ ProgramRun Foresight::rehearsed(const Trace& program, const MachineSpec& machine
 
 void Foresight::plan(const Trace& known, const MachineSpec& machine, const RehearseTrace& rehearse) {
   std::optional<Trace> drawn;  // coarse traces have no gates
-  if (has_gates(known)) drawn = draw_experts(known);
+  if (has_gates(known)) {
+    drawn = draw_experts(known);
+    place_drawn(known, machine, *drawn);
+  }
   const Trace& trace = drawn ? *drawn : known;
   const Bytes chunk = chunk_bytes(machine);
   const bool wide = search_ == "wide";

@@ -11,7 +11,8 @@ SpillPlan::SpillPlan(const View& view, const Ways& ways, bool forgets, const For
   std::vector<Nanoseconds> clock_ns(1, 0);  // if the GPU never waits
   for (const Op& op : trace.ops) {
     devices.push_back(op.device);
-    clock_ns.push_back(clock_ns.back() + (op.device == Device::gpu ? op.occupied_ns() : 0));
+    const bool anywhere = op.placeable && trace.detail(op).revealed_by != none;  // a gate decides where
+    clock_ns.push_back(clock_ns.back() + (op.device == Device::gpu && !anywhere ? op.occupied_ns() : 0));
   }
   const auto share = [](Bytes bytes, double of) { return static_cast<Bytes>(static_cast<double>(bytes) * of); };
   const Seen by_gpu{trace, *view.schedule, devices, clock_ns, true, forgets};

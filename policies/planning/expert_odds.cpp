@@ -32,6 +32,7 @@ ExpertOdds::ExpertOdds(const Trace& trace) : op_count_(trace.ops.size()) {
   for (std::uint32_t layer = 0; layer < layers_.size(); ++layer) {
     layers_[layer].chosen.assign(experts().count_in(layer), 0);
     layers_[layer].last.assign(experts().count_in(layer), 0);
+    layers_[layer].counted.assign(experts().count_in(layer), 0);
   }
   for (const OpIndex gate : experts().gates()) layers_[experts().layer(gate)].gates.push_back(gate);
   // Experts that run: each is a row of ops in a module.
@@ -51,13 +52,19 @@ ExpertOdds::ExpertOdds(const Trace& trace) : op_count_(trace.ops.size()) {
 void ExpertOdds::chosen(OpIndex gate, std::span<const Use> decided) {
   Layer& layer = layers_[experts().layer(gate)];
   const std::uint32_t number = ++layer.decided;
-  for (const std::uint32_t last : layer.last) could_repeat_ += last != 0 && last + 1 == number ? 1 : 0;
+  std::vector<std::uint32_t> chosen;
   for (const Use& use : decided) {
     const Experts::Place place = experts().place(use.tensor);
-    if (place.layer == none || layer.last[place.expert] == number) continue;  // another of its weights
-    repeated_ += layer.last[place.expert] != 0 && layer.last[place.expert] + 1 == number ? 1 : 0;
-    layer.last[place.expert] = number;
+    if (place.layer == none || layer.counted[place.expert] == number) continue;  // another of its weights
+    layer.counted[place.expert] = number;
     ++layer.chosen[place.expert];
+    chosen.push_back(place.expert);
+  }
+  if (chosen.size() == layer.chosen.size()) return;  // says nothing of which come next
+  for (const std::uint32_t last : layer.last) could_repeat_ += last != 0 && last + 1 == number ? 1 : 0;
+  for (const std::uint32_t expert : chosen) {
+    repeated_ += layer.last[expert] != 0 && layer.last[expert] + 1 == number ? 1 : 0;
+    layer.last[expert] = number;
   }
 }
 
@@ -86,6 +93,13 @@ std::uint32_t ExpertOdds::ops_until(std::uint32_t index, std::uint32_t expert, O
   const double first = ops_after(whole);
   const double between = (ops_after(whole + 1) - first) * (after - static_cast<double>(whole));
   return static_cast<std::uint32_t>(std::clamp(first + between, 1.0, static_cast<double>(op_count_ - 1)));
+}
+
+std::uint32_t ExpertOdds::ops_until_gate(std::uint32_t index, OpIndex op) const {
+  const std::vector<OpIndex>& gates = layers_[index].gates;
+  const auto next = std::ranges::upper_bound(gates, op);
+  if (next != gates.end()) return *next - op;
+  return std::min(gates.front() + static_cast<OpIndex>(op_count_) - op, static_cast<OpIndex>(op_count_) - 1);
 }
 
 }  // namespace tencache

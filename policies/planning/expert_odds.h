@@ -14,8 +14,9 @@ namespace tencache {
 void require_gates(const Trace& trace, const char* policy);
 
 // Choices are taken for independent of each other, but that an expert that the layer's last gate chose is chosen again
-// with a probability of its own, which all layers share. The probability of each expert is its share of the layer's
-// choices so far, with a few gates more by which all are alike, as many as the trace says that a gate will choose.
+// with a probability of its own, which all layers share; not if that gate chose all of them, as a prompt's may. The
+// probability of each expert is its share of the layer's choices so far, with a few gates more by which all are alike,
+// as many as the trace says that a gate will choose.
 class ExpertOdds {
  public:
   ExpertOdds() = default;
@@ -32,14 +33,17 @@ class ExpertOdds {
   double gates_until(std::uint32_t layer, std::uint32_t expert) const;
   // As gates_until, in ops after `op`, going round: less than a round.
   std::uint32_t ops_until(std::uint32_t layer, std::uint32_t expert, OpIndex op) const;
+  // The same until the layer's next gate.
+  std::uint32_t ops_until_gate(std::uint32_t layer, OpIndex op) const;
 
  private:
   struct Layer {
-    std::vector<OpIndex> gates;         // ascending
-    std::vector<std::uint32_t> chosen;  // by expert: how often
-    std::vector<std::uint32_t> last;    // by expert: the number of the gate that chose it last, from 1; 0: none yet
-    std::uint32_t decided = 0;          // gates
-    double share = 1;                   // of the experts that a gate chooses, by the trace
+    std::vector<OpIndex> gates;          // ascending
+    std::vector<std::uint32_t> chosen;   // by expert: how often
+    std::vector<std::uint32_t> last;     // by expert: the number of the gate that chose it last, from 1; 0: none yet
+    std::vector<std::uint32_t> counted;  // the same, gates that chose all experts included
+    std::uint32_t decided = 0;           // gates
+    double share = 1;                    // of the experts that a gate chooses, by the trace
   };
 
   std::vector<Experts> experts_;  // one, or none if there are no gates

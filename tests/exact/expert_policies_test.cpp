@@ -104,6 +104,23 @@ TEST(Fiddler, DecidesForEveryExpert) {
   EXPECT_EQ(devices("fiddler", {{"resident", "1"}}, Layer(choices, 1, 15).trace), "g" + std::string(70, 'c'));
 }
 
+// A copy and the op take 20 ns, the CPU 15 or 25.
+TEST(ForesightExperts, CopiesOrComputes) {
+  // Beside x and room for a copy there is room for 0 and 1, 2 + 10 + 20 of 32. Of two that are there the CPU takes one:
+  // 15 and 10 ns at the same time, not 20. Of 1 and 2 it takes 2: 10 and 15 ns, and not 10 + 10 with the copy of 2
+  // beside the first.
+  const Choices choices = {{0, 1}, {1, 2}};
+  EXPECT_EQ(devices("foresight", {}, Layer(choices, 0, 15).trace, 32), "gcgggc");
+  // One on the CPU takes 25 ns, longer than both on the GPU, a copy included.
+  EXPECT_EQ(devices("foresight", {}, Layer(choices, 0, 25).trace, 32), "gggggg");
+}
+
+// Room for 0, 2 + 10 + 10 of 22. Of 1 and 2 one is copied, 20 ns, and the other one computed, 15. Then 1 is there, for
+// which more was computed than for 0.
+TEST(ForesightExperts, KeepsWhatMostWasComputedFor) {
+  EXPECT_EQ(devices("foresight", {}, Layer(Choices{{1, 2}, {0}, {1}}, 1, 15).trace, 22), "ggcgcgg");
+}
+
 // A trace whose ops may not move, or a machine that does not say how fast its CPU is.
 TEST(ExpertPlaces, SayWhyTheCpuComputesNothing) {
   const auto notes = [](const std::string& policy, const Trace& trace) {

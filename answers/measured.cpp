@@ -8,6 +8,7 @@
 
 #include "answers/timeline/training_timeline.h"
 #include "core/remark.h"
+#include "core/reveal.h"
 #include "traces/file/file_io.h"
 #include "traces/file/output_files.h"
 
@@ -198,7 +199,10 @@ LiveAnswer live_answer(const Workload& workload, const Outcome& outcome, Program
                                  static_cast<double>(result.window.evictions) / static_cast<double>(result.period));
   if (prediction != nullptr) {
     std::optional<double> seconds;
-    if (figures.step_seconds.size() > first_named_step) seconds = answer.training.median_step_seconds;
+    if (figures.step_seconds.size() > first_named_step) {
+      const std::uint32_t steps = repeated_steps(prediction->outcome.program.trace);
+      seconds = steps == 1 ? answer.training.median_step_seconds : steps * answer.training.mean_step_seconds;
+    }
     answer.prediction.emplace(
         predicted_result(*prediction, seconds ? compare_results(prediction->result, answer, seconds) : std::nullopt));
     answer.prediction->measured_seconds.emplace(seconds);

@@ -1,6 +1,7 @@
 """Text generation with a Llama of random weights, by several programs: what live generation is measured with.
 
     python3 bench/generation_programs.py make FOLDER             weights: safetensors, GGUF, Accelerate's folder
+    python3 bench/generation_programs.py make FOLDER --experts 8 --rivals    a Mixtral in place of the Llama
     python3 bench/generation_programs.py generate torch FOLDER   or accelerate, llama-cpp
 
 `generate` makes --new-tokens greedily, after --prompt tokens, on --threads threads, and prints one line of JSON: the
@@ -34,14 +35,21 @@ def make(given):
     import torch
     import transformers
     folder = pathlib.Path(given.folder)
-    torch.set_default_device(given.device)
+    if given.device != "cpu":
+        torch.set_default_device(given.device)
     torch.manual_seed(0)
     torch.set_default_dtype(getattr(torch, given.dtype))
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        hidden_size=given.hidden, intermediate_size=given.feed_forward, num_hidden_layers=given.layers,
-        num_attention_heads=given.heads, num_key_value_heads=given.kv_heads, vocab_size=given.vocabulary,
-        max_position_embeddings=4096, tie_word_embeddings=False, bos_token_id=1, eos_token_id=None, pad_token_id=0))
-    model.save_pretrained(folder / CHECKPOINT, max_shard_size="1TB")
+    sizes = {"hidden_size": given.hidden, "intermediate_size": given.feed_forward, "num_hidden_layers": given.layers,
+             "num_attention_heads": given.heads, "num_key_value_heads": given.kv_heads, "vocab_size": given.vocabulary,
+             "max_position_embeddings": 4096, "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": None,
+             "pad_token_id": 0}
+    if given.experts:
+        # With larger random weights tokens repeat less.
+        model = transformers.MixtralForCausalLM(transformers.MixtralConfig(
+            **sizes, num_local_experts=given.experts, num_experts_per_tok=2, initializer_range=0.1))
+    else:
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    model.save_pretrained(folder / CHECKPOINT, max_shard_size="1000GB")
     if "accelerate" in given.rivals:
         import accelerate
         accelerate.utils.offload_state_dict(str(folder / OFFLOADED), model.state_dict())
@@ -101,7 +109,7 @@ def torch_tokens(given, times, load):
             pass
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(given.threads)
-    transformers.LlamaForCausalLM  # is imported now
+    transformers.AutoModelForCausalLM, transformers.LlamaForCausalLM, transformers.MixtralForCausalLM  # imported now
     before = memory_before()
     model = load(given).eval()
     ids = torch.tensor([prompt(given)] * given.batch, device=given.device)
@@ -115,7 +123,8 @@ def torch_tokens(given, times, load):
 def load_torch(given):
     import transformers
     folder = pathlib.Path(given.folder)
-    return transformers.LlamaForCausalLM.from_pretrained(folder / CHECKPOINT, dtype="auto").to(given.device)
+    dtype = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
+    return transformers.AutoModelForCausalLM.from_pretrained(folder / CHECKPOINT, **{dtype: "auto"}).to(given.device)
 
 
 def load_accelerate(given):
@@ -181,6 +190,7 @@ def main():
     making = commands.add_parser("make")
     making.set_defaults(call=make)
     making.add_argument("folder")
+    making.add_argument("--experts", type=int, default=0, help="of each layer; a token uses two (default: none)")
     making.add_argument("--rivals", nargs="*", default=["accelerate", "llama-cpp"])
     making.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="that draws the weights")
     add_sizes(making)

@@ -127,11 +127,11 @@ struct View {
   // Whether gates reveal what the program does not say.
   bool reveals() const { return revelations != nullptr; }
   // The experts that an op reads whose gate is done: they are not among the schedule's uses. Empty until then, and once
-  // the op is over.
+  // the op is over. Ids of the program.
   std::span<const Use> revealed_uses(OpIndex index) const {
     return reveals() ? revelations->uses(index) : std::span<const Use>();
   }
-  // As distance_to_next_use, by what is revealed alone. Replayed programs.
+  // As distance_to_next_use, by what is revealed alone. An id of the program.
   std::uint32_t distance_to_revealed_use(TensorId tensor) const {
     const OpIndex next = reveals() && op != none ? revelations->next_use(tensor, op) : none;
     if (next == none) return none;

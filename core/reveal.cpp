@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -16,17 +17,6 @@ OpIndex gate_of(const Trace& trace, const Op& op) { return trace.detail(op).reve
 
 bool is_expert(const Trace& trace, TensorId tensor) { return trace.tensors[tensor].role == Role::expert; }
 
-// Up to its first part that is a number: "experts.17.up" is of "experts.17".
-std::string_view expert_in(std::string_view name) {
-  for (std::size_t begin = 0; begin < name.size();) {
-    const std::size_t end = std::min(name.find('.', begin), name.size());
-    const std::string_view part = name.substr(begin, end - begin);
-    if (!part.empty() && part.find_first_not_of("0123456789") == part.npos) return name.substr(0, end);
-    begin = end + 1;
-  }
-  return name;
-}
-
 // Tensors that do not persist and that an op which a gate decides reads or writes.
 std::vector<bool> used_by_decided(const Trace& trace) {
   std::vector<bool> used(trace.tensors.size(), false);
@@ -40,6 +30,16 @@ std::vector<bool> used_by_decided(const Trace& trace) {
 }
 
 }  // namespace
+
+std::string_view expert_in(std::string_view name) {
+  for (std::size_t begin = 0; begin < name.size();) {
+    const std::size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    if (!part.empty() && part.find_first_not_of("0123456789") == part.npos) return name.substr(0, end);
+    begin = end + 1;
+  }
+  return name;
+}
 
 bool has_gates(const Trace& trace) {
   return std::ranges::any_of(trace.details, [](const OpDetail& detail) { return detail.revealed_by != none; });
@@ -142,6 +142,128 @@ Experts::Experts(const Trace& trace) : trace_(trace) {
   }
 }
 
+std::uint32_t Experts::find(OpIndex gate, std::string_view name) const {
+  const Layer& layer = layer_of(gate);
+  for (std::uint32_t expert = 0; expert < layer.size(); ++expert) {
+    const std::string_view full = trace_.name(trace_.tensors[layer[expert].front()]);
+    if (expert_in(full.substr(trace_.module(trace_.ops[gate]).size() + 1)) == name) return expert;
+  }
+  return none;
+}
+
+namespace {
+
+// The experts that the gate's ops read, in the order of the ops.
+std::vector<std::uint32_t> recorded_choice(const Trace& trace, const Experts& experts, OpIndex gate) {
+  std::vector<std::uint32_t> chosen;
+  for (OpIndex op = gate + 1; op < trace.ops.size(); ++op) {
+    if (gate_of(trace, trace.ops[op]) != gate) continue;
+    for (const TensorId tensor : trace.reads(trace.ops[op])) {
+      const Experts::Place at = experts.place(tensor);
+      if (at.layer != experts.layer(gate) || std::ranges::find(chosen, at.expert) != chosen.end()) continue;
+      chosen.push_back(at.expert);
+    }
+  }
+  return chosen;
+}
+
+// Makes the copies of a step.
+class StepCopier {
+ public:
+  explicit StepCopier(const Trace& step) : step_(step), experts_(step) {
+    result_.header = step.header;
+    result_.names = step.names;
+    result_.tensors = step.tensors;
+    result_.kernels = step.kernels;
+    result_.ops.reserve(step.ops.size());
+    for (const OpIndex gate : experts_.gates()) recorded_.push_back(recorded_choice(step, experts_, gate));
+  }
+
+  void add(const StepChoices& choices) {
+    begin_copy(choices);
+    const auto first = static_cast<OpIndex>(result_.ops.size());
+    std::vector<TensorId> reads, writes, frees;
+    const auto map = [this](std::span<const TensorId> from, std::vector<TensorId>& to) {
+      to.clear();
+      for (const TensorId tensor : from) to.push_back(stands_for_[tensor]);
+    };
+    for (const Op& recorded : step_.ops) {
+      Op op = recorded;
+      OpDetail detail = step_.detail(recorded);
+      map(step_.reads(recorded), reads);
+      map(step_.writes(recorded), writes);
+      map(step_.frees(recorded), frees);
+      if (detail.revealed_by != none) {
+        op.module = module_of_[recorded.module];
+        detail.revealed_by += first;
+      }
+      detail.step = copies_;
+      op.detail = result_.add_detail(detail);
+      result_.add_op(op, reads, writes, frees);
+    }
+    ++copies_;
+  }
+
+  Trace take() && {
+    result_.names.settle();
+    return std::move(result_);
+  }
+
+ private:
+  void begin_copy(const StepChoices& choices) {
+    stands_for_.resize(step_.tensors.size());
+    module_of_.resize(step_.names.size());
+    std::iota(module_of_.begin(), module_of_.end(), NameId{0});
+    for (TensorId tensor = 0; tensor < step_.tensors.size(); ++tensor) {
+      const bool own = copies_ > 0 && !step_.tensors[tensor].persistent;
+      stands_for_[tensor] = own ? static_cast<TensorId>(result_.tensors.size()) : tensor;
+      if (own) result_.tensors.push_back(step_.tensors[tensor]);
+    }
+    for (std::size_t i = 0; i < recorded_.size() && i < choices.size(); ++i) {
+      const OpIndex gate = experts_.gates()[i];
+      for (std::size_t slot = 0; slot < recorded_[i].size() && slot < choices[i].size(); ++slot) {
+        put(gate, recorded_[i][slot], choices[i][slot]);
+      }
+    }
+  }
+
+  // Ops that read the first expert's weights read the second's.
+  void put(OpIndex gate, std::uint32_t recorded, std::uint32_t chosen) {
+    const std::span<const TensorId> from = experts_.weights(gate, recorded), to = experts_.weights(gate, chosen);
+    for (std::size_t i = 0; i < from.size() && i < to.size(); ++i) stands_for_[from[i]] = to[i];
+    const NameId before = module(gate, recorded);
+    if (before < module_of_.size()) module_of_[before] = module(gate, chosen);
+  }
+  NameId module(OpIndex gate, std::uint32_t expert) {
+    const std::string_view block = step_.module(step_.ops[gate]);
+    const std::string_view weight = step_.name(step_.tensors[experts_.weights(gate, expert).front()]);
+    return result_.names.intern(block + "." + std::string(expert_in(weight.substr(block.size() + 1))));
+  }
+
+  const Trace& step_;
+  const Experts experts_;
+  std::vector<std::vector<std::uint32_t>> recorded_;  // by gate
+  Trace result_;
+  std::uint32_t copies_ = 0;
+  std::vector<TensorId> stands_for_;  // in the copy that is made
+  std::vector<NameId> module_of_;     // by module of the step, in place of an expert that was not chosen
+};
+
+}  // namespace
+
+Trace repeat_step(const Trace& step, std::span<const StepChoices> choices) {
+  StepCopier copier(step);
+  for (const StepChoices& of_step : choices) copier.add(of_step);
+  return std::move(copier).take();
+}
+
+std::uint32_t repeated_steps(const Trace& trace) {
+  if (trace.header.provenance.made_by != MadeBy::recorded) return 1;
+  std::uint32_t last = 0;
+  for (const OpDetail& detail : trace.details) last = std::max(last, detail.step);
+  return last + 1;
+}
+
 Trace draw_experts(Trace sealed, std::uint64_t seed) {
   const auto reads_one = [](const OpDetail& detail) { return detail.expert_bytes > 0; };
   if (std::ranges::none_of(sealed.details, reads_one)) return sealed;
@@ -234,6 +356,38 @@ std::span<const Use> Revelations::reveal(OpIndex gate) {
       coming_[use.tensor].push_back(op);
       decided_.push_back(use);
     }
+  }
+  return decided_;
+}
+
+std::span<const Use> Revelations::reveal(OpIndex gate, const Experts& experts, std::span<const std::uint32_t> chosen) {
+  if (empty() || end_of_[gate] == 0) return {};
+  if (recorded_.empty()) {
+    recorded_ = uses_;
+    counts_.resize(gate_of_.size());
+    for (OpIndex op = 0; op < counts_.size(); ++op) counts_[op] = first_use_[op + std::size_t{1}] - first_use_[op];
+  }
+  std::vector<std::uint32_t> slots;  // the recorded step's experts, in order
+  for (OpIndex op = begin_of_[gate]; op < end_of_[gate]; ++op) {
+    if (gate_of_[op] != gate) continue;
+    while (shown_[op] > 0) done(op);
+    counts_[op] = 0;
+    for (std::uint32_t i = first_use_[op]; i < first_use_[op + std::size_t{1}]; ++i) {
+      const Experts::Place was = experts.place(recorded_[i].tensor);
+      if (was.layer != experts.layer(gate)) continue;
+      auto slot = std::ranges::find(slots, was.expert);
+      if (slot == slots.end()) slot = slots.insert(slot, was.expert);
+      const auto number = static_cast<std::size_t>(slot - slots.begin());
+      if (number >= chosen.size()) continue;
+      const std::span<const TensorId> from = experts.weights(gate, was.expert);
+      const std::span<const TensorId> to = experts.weights(gate, chosen[number]);
+      const auto at = static_cast<std::size_t>(std::ranges::find(from, recorded_[i].tensor) - from.begin());
+      if (at < to.size()) uses_[first_use_[op] + counts_[op]++] = {to[at], true, false};
+    }
+  }
+  reveal(gate);
+  for (std::size_t more = slots.size(); more < chosen.size(); ++more) {
+    for (const TensorId tensor : experts.weights(gate, chosen[more])) decided_.push_back({tensor, true, false});
   }
   return decided_;
 }

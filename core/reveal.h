@@ -17,6 +17,9 @@
 
 namespace tencache {
 
+// Of a name after its gate's module and a dot, the expert's: up to the first part that is a number.
+std::string_view expert_in(std::string_view name);
+
 // Whether the trace has gates.
 bool has_gates(const Trace& trace);
 
@@ -44,6 +47,8 @@ class Experts {
   std::span<const TensorId> weights_in(std::uint32_t layer, std::size_t expert) const {
     return experts_[layer][expert];
   }
+  // The number of the expert of the gate's layer with that name, such as "experts.17"; `none`: no such expert.
+  std::uint32_t find(OpIndex gate, std::string_view name) const;
   // Which layer and expert the tensor is of; layer `none`: of none that a gate may choose.
   struct Place {
     std::uint32_t layer = none, expert = 0;
@@ -73,6 +78,16 @@ class Experts {
 // that is not sealed.
 Trace draw_experts(Trace sealed, std::uint64_t seed = 1);
 
+// What the gates of one step chose, by gate in the order of Experts::gates: numbers of experts, as Experts has them, in
+// the order in which they run.
+using StepChoices = std::vector<std::vector<std::uint32_t>>;
+// Of a step that was recorded once, as many as there are choices: copies of the step, one after the other, each with
+// the experts that its gates chose. OpDetail::step numbers them. What does not persist is each copy's own. An op whose
+// gate chose fewer experts than in the recorded step keeps the recorded one. The step is not sealed.
+Trace repeat_step(const Trace& step, std::span<const StepChoices> choices);
+// How many steps the trace has of which each is a token's: repeat_step's copies; else 1.
+std::uint32_t repeated_steps(const Trace& trace);
+
 // What a run has revealed: which uses of experts are known and still to come.
 class Revelations {
  public:
@@ -87,8 +102,14 @@ class Revelations {
   }
   // The gate is done. What it decided, in the order of the ops, valid until the next call; empty: it is no gate.
   std::span<const Use> reveal(OpIndex gate);
+  // The same of a live program, whose gate chose these experts and not those of the recorded step. Its ops read them in
+  // this order. Those beyond the recorded number come last, and no op is known to read them. What the gate revealed
+  // before and no op has read is forgotten. `experts`: of the same trace.
+  std::span<const Use> reveal(OpIndex gate, const Experts& experts, std::span<const std::uint32_t> chosen);
   // The op is done.
   void done(OpIndex op);
+  // Whether what the op reads is revealed.
+  bool shown(OpIndex op) const { return !empty() && shown_[op] > 0; }
 
   // For policies. The experts that the op reads, empty until its gate is done and once it is over itself.
   std::span<const Use> uses(OpIndex op) const;
@@ -97,11 +118,14 @@ class Revelations {
 
  private:
   std::span<const Use> hidden(OpIndex op) const {
-    return {uses_.data() + first_use_[op], uses_.data() + first_use_[op + std::size_t{1}]};
+    const std::uint32_t first = first_use_[op];
+    return {uses_.data() + first, counts_.empty() ? first_use_[op + std::size_t{1}] - first : counts_[op]};
   }
 
   std::vector<Use> uses_;                     // of experts by ops that gates decide, op after op
   std::vector<std::uint32_t> first_use_;      // by op, and the end of the last
+  std::vector<Use> recorded_;                 // live: `uses_` at first
+  std::vector<std::uint32_t> counts_;         // live: by op, how many of `uses_` from its first
   std::vector<OpIndex> gate_of_;              // by op
   std::vector<OpIndex> end_of_;               // by gate's op: after the last that it decides; 0: no gate
   std::vector<OpIndex> begin_of_;             // by gate's op: the first that it decides

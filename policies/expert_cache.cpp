@@ -58,10 +58,10 @@ class ExpertCache : public Policy {
         chosen(event, view, actions);
         break;
       case EventKind::op_done:
-        for (const Use& use : event.uses) used(use.tensor);
+        for (const Use& use : event.uses) used(use.tensor, view);
         break;
       case EventKind::transfer_done:
-        if (event.to == 0) used(event.tensor);
+        if (event.to == 0) used(event.tensor, view);
         break;
       default:
         break;
@@ -78,7 +78,7 @@ class ExpertCache : public Policy {
  protected:
   virtual const char* name() const = 0;
   virtual void chosen(const Event& event, const View& view, Actions& actions) = 0;
-  // The tensor, of an expert, has come to the GPU or was used there.
+  // The tensor, an expert's of this id of the memory, has come to the GPU or was used there.
   virtual void touched(TensorId tensor, Experts::Place place) = 0;
   virtual void choose(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) = 0;
   virtual void start(const View& view) {
@@ -87,7 +87,15 @@ class ExpertCache : public Policy {
   }
 
   const Experts& experts() const { return experts_.front(); }
-  Experts::Place place(TensorId tensor) const { return experts().place(tensor); }
+  Experts::Place place(TensorId memory_tensor, const View& view) const {
+    const TensorId tensor = view.program_tensor(memory_tensor);
+    return tensor == none ? Experts::Place{} : experts().place(tensor);
+  }
+  // Whether it is on the GPU or on its way there; a tensor of the program.
+  static bool comes(TensorId tensor, const View& view) {
+    const TensorId id = view.memory_tensor(tensor);
+    return id != none && view.memory.copy(view.memory.first_chunk(id), 0).state != CopyState::absent;
+  }
 
   struct Layer {
     Ranking cached;                      // weights on the GPU
@@ -97,9 +105,9 @@ class ExpertCache : public Policy {
   std::vector<Layer> layers_;
 
  private:
-  void used(TensorId tensor) {
+  void used(TensorId tensor, const View& view) {
     if (experts_.empty() || tensor == none) return;
-    if (const Experts::Place at = place(tensor); at.layer != none) touched(tensor, at);
+    if (const Experts::Place at = place(tensor, view); at.layer != none) touched(tensor, at);
   }
 
   std::vector<Experts> experts_;  // one, or none where no gates are
@@ -132,28 +140,27 @@ class ExpertLru final : public ExpertCache {
   void chosen(const Event& event, const View& view, Actions&) override {
     for (const Use& use : event.uses) {
       if (view.memory.copy(view.memory.first_chunk(use.tensor), 0).state == CopyState::absent) continue;
-      touched(use.tensor, place(use.tensor));
+      touched(use.tensor, place(use.tensor, view));
     }
   }
   // The lower the later it was used: the highest leaves.
   void touched(TensorId tensor, Experts::Place place) override {
     if (place.layer != none) layers_[place.layer].cached.set(tensor, {~++time_, 0});
   }
-  std::size_t cached_in(std::uint32_t layer, const Residency& memory) const {
+  std::size_t cached_in(std::uint32_t layer, const View& view) const {
     std::size_t count = 0;
     for (std::size_t expert = 0; expert < experts().count_in(layer); ++expert) {
       const auto weights = experts().weights_in(layer, expert);
-      count += std::ranges::any_of(weights, [&](TensorId tensor) {
-        return memory.copy(memory.first_chunk(tensor), 0).state != CopyState::absent;
-      });
+      count += std::ranges::any_of(weights, [&](TensorId tensor) { return comes(tensor, view); });
     }
     return count;
   }
   void choose(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
-    const std::uint32_t own = request.incoming == none ? none : place(view.memory.tensor_of(request.incoming)).layer;
-    if (own != none && cached_in(own, view.memory) >= quota_) layers_[own].cached.choose(request, view.memory, victims);
+    const std::uint32_t own =
+        request.incoming == none ? none : place(view.memory.tensor_of(request.incoming), view).layer;
+    if (own != none && cached_in(own, view) >= quota_) layers_[own].cached.choose(request, view.memory, victims);
     for (std::uint32_t layer = 0; layer < layers_.size() && victims.empty(); ++layer) {
-      if (cached_in(layer, view.memory) > quota_) layers_[layer].cached.choose(request, view.memory, victims);
+      if (cached_in(layer, view) > quota_) layers_[layer].cached.choose(request, view.memory, victims);
     }
     if (own != none && victims.empty()) layers_[own].cached.choose(request, view.memory, victims);
   }
@@ -191,12 +198,12 @@ class MoeInfinity final : public ExpertCache {
     }
     std::uint32_t expert = none;
     for (const Use& use : event.uses) {
-      const Experts::Place at = place(use.tensor);
+      const Experts::Place at = place(use.tensor, view);
       if (at.layer == none || std::exchange(expert, at.expert) == at.expert) continue;
       ++layers_[at.layer].visits[at.expert];
       ++layers_[at.layer].request[at.expert];
       for (const TensorId tensor : experts().weights_in(at.layer, at.expert)) {
-        if (view.memory.copy(view.memory.first_chunk(tensor), 0).state != CopyState::absent) touched(tensor, at);
+        if (comes(tensor, view)) touched(view.memory_tensor(tensor), at);
       }
     }
     if (prefetch_) fetch_ahead(experts().layer(event.op), view, actions);
@@ -232,7 +239,8 @@ class MoeInfinity final : public ExpertCache {
       if (asked == prefetched_) return;
       bool missing = false;
       for (const TensorId tensor : experts().weights_in(one.layer, one.expert)) {
-        missing |= fetch_missing(tensor, view, actions);
+        const TensorId id = view.memory_tensor(tensor);
+        missing |= id != none && fetch_missing(id, view, actions);
       }
       asked += missing ? 1 : 0;
     }

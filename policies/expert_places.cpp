@@ -94,6 +94,10 @@ class ExpertPlaces : public Policy {
   void learn(const View& view) {
     experts_.reset();
     if (!view.reveals()) return;
+    if (view.to_memory != nullptr) {
+      why_copied_ = "ops of a live program run where the program runs them";
+      return;
+    }
     experts_.emplace(view.program->trace);
     on_gpu_ = placed(view.program->trace, view.machine, *experts_);
     why_copied_ = why_not_computed(view.program->trace, view.machine);

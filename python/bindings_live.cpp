@@ -9,6 +9,7 @@
 #include "answers/live_run.h"
 #include "configs/machine_yaml.h"
 #include "core/error.h"
+#include "core/reveal.h"
 #include "executor/chunk_memory.h"
 #include "python/bindings.h"
 #include "python/test_device.h"
@@ -43,6 +44,22 @@ std::pair<std::string, std::string> answer_of(LiveRun& run, const std::string& f
   if (given.size() != to_json_of(live).size()) throw Error("live: not the figures of answers/measured.h: " + figures);
   const LiveAnswer answer = run.answer(std::move(live), seconds);
   return {text_of(to_json_of(answer)), document_text(document_of(answer))};
+}
+
+Trace with_choices(const Trace& step, const std::vector<std::vector<std::vector<std::string>>>& choices) {
+  const Experts experts(step);
+  const std::span<const OpIndex> gates = experts.gates();
+  std::vector<StepChoices> numbers;
+  for (const auto& of_step : choices) {
+    if (of_step.size() != gates.size()) continue;
+    StepChoices& chosen = numbers.emplace_back(gates.size());
+    for (std::size_t gate = 0; gate < gates.size(); ++gate) {
+      for (const std::string& name : of_step[gate]) {
+        if (const auto number = experts.find(gates[gate], name); number != none) chosen[gate].push_back(number);
+      }
+    }
+  }
+  return numbers.empty() ? step : repeat_step(step, numbers);
 }
 
 }  // namespace
@@ -88,7 +105,10 @@ void bind_live(py::module_& module) {
       .def_property_readonly("fits", [](const LivePrediction& self) { return self.prediction.outcome.result.fits; })
       .def_property_readonly("misfit", [](const LivePrediction& self) { return self.prediction.outcome.result.misfit; })
       .def_property_readonly(
-          "seconds", [](const LivePrediction& self) { return self.prediction.outcome.result.iteration_seconds(); },
+          "seconds",
+          [](const LivePrediction& self) {
+            return self.prediction.outcome.result.iteration_seconds() / repeated_steps(*self.workload.trace);
+          },
           "Of a step.")
       .def_property_readonly("sha256", [](const LivePrediction& self) { return self.prediction.sha256; });
 
@@ -130,6 +150,13 @@ void bind_live(py::module_& module) {
           py::arg("name"))
       .def(
           "module_end", [](LiveRun& run) { run.runtime().module_end(); }, Others())
+      .def(
+          "chose",
+          [](LiveRun& run, const std::string& block, const std::vector<std::string>& experts) {
+            run.runtime().chose(block, experts);
+          },
+          Others(), py::arg("block"), py::arg("experts"),
+          "The op before has chosen these experts (\"experts.3\"), in the order in which they will run, of the block.")
       .def("close", &LiveRun::close, Others(), "Ends it, unless tensors still have its memory: returns how many bytes.")
       .def(
           "figures", [](LiveRun& run) { return text_of(to_json_of(run.figures())); }, Others(),
@@ -154,6 +181,14 @@ void bind_live(py::module_& module) {
         return std::make_shared<PythonTrace>(PythonTrace{median_trace(recordings)});
       },
       "One trace of several recordings of the same step. Raises Error where they differ.");
+  module.def(
+      "repeat_step",
+      [](const PythonTrace& step, const std::vector<std::vector<std::vector<std::string>>>& choices) {
+        return std::make_shared<PythonTrace>(PythonTrace{with_choices(step.trace, choices)});
+      },
+      Others(), py::arg("step"), py::arg("choices"),
+      "A step with gates, once for each of the choices, with the experts that were chosen: by gate, their names "
+      "(\"experts.3\") in the order in which they ran. Those of other gates than the step has are left out.");
 }
 
 }  // namespace tencache

@@ -237,6 +237,77 @@ class RecorderTest(unittest.TestCase):
         _, trace = self.record(program, by_hand, optimizer_steps=0)
         self.assertEqual(trace.header["batch"], 32)
 
+    def test_gates_and_their_experts_are_marked(self):
+        """A block of four experts in Mixtral's shape, of which a token chooses two, others are called with no rows; and
+        one like it whose router says nothing of its choice."""
+        nn = torch.nn
+
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.gate = nn.Linear(16, 4, bias=False)
+                self.experts = nn.ModuleList([nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+                                              for _ in range(4)])
+
+            def choose(self, x):
+                return torch.topk(self.gate(x), 2, dim=-1)[1]
+
+            def forward(self, x):
+                chosen, out = self.choose(x), torch.zeros_like(x)
+                for number, expert in enumerate(self.experts):
+                    rows = torch.where(chosen == number)[0]
+                    out.index_add_(0, rows, expert(x[rows]))
+                return out
+
+        class Silent(Block):
+            def choose(self, x):
+                return self.gate(x).argsort(-1)[:, 2:]
+
+        model = nn.Sequential(Block(), Silent())
+        program = Program()
+        program.model = model
+        token = torch.randn(1, 16)
+        with torch.no_grad():
+            expected = sorted(torch.topk(model[0].gate(token), 2)[1][0].tolist())
+
+        def by_hand(recording):
+            for _ in range(3):
+                with torch.no_grad():
+                    model(token)
+                recording.step()
+        _, trace = self.record(program, by_hand, optimizer_steps=0)
+        experts = [tensor for tensor in trace.tensors if tensor["role"] == "expert"]
+        self.assertEqual(sorted(tensor["name"] for tensor in experts),
+                         sorted(name for name, _ in model.named_parameters() if name.startswith("0.experts.")))
+        decided = [op for op in trace.ops if "revealed_by" in op]
+        self.assertEqual(sorted({op["module"] for op in decided}), [f"0.experts.{number}" for number in expected])
+        gates = {op["revealed_by"] for op in decided}
+        self.assertEqual(len(gates), 1)
+        gate = trace.ops[gates.pop()]
+        self.assertEqual((gate["name"], gate["module"]), ("aten::topk", "0"))
+        read = {trace.tensors[tensor]["name"] for op in decided for tensor in op["reads"]}
+        self.assertEqual({name.split(".")[2] for name in read if name.startswith("0.experts.")},
+                         set(map(str, expected)))
+        silent = {tensor["role"] for tensor in trace.tensors if tensor["name"].startswith("1.experts.")}
+        self.assertEqual(silent, {"parameter"})
+        for policy in ("expert-lru", "moe-infinity"):
+            result = subprocess.run([TENCACHE, "replay", self.path, "-p", policy, "-m", "NC40ads_H100_v5",
+                                     "--assume-gpu", "h100-nvl"],
+                                    capture_output=True, text=True)
+            self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_experts_that_are_trained_are_parameters(self):
+        program = Program()
+        program.model = torch.nn.Sequential(torch.nn.Linear(64, 10))
+        program.model.gate = torch.nn.Linear(10, 2)
+        program.model.experts = torch.nn.ModuleList([torch.nn.Linear(10, 10) for _ in range(2)])
+        program.model.forward = lambda x: sum(
+            expert(program.model[0](x)) for expert in program.model.experts)
+        program.optimizer = torch.optim.SGD(program.model.parameters(), lr=0.1)
+        _, trace = self.record_steps(program)
+        self.assertEqual(trace.bytes_of("expert"), 0)
+        self.assertEqual(trace.named("experts.1.weight")["role"], "parameter")
+
     def test_several_optimizers_are_said(self):
         program = Program()
         second = torch.optim.SGD([torch.nn.Parameter(torch.zeros(8))], lr=1)

@@ -211,6 +211,13 @@ void Engine::take(input::Deviated&) {
   session_.emit({.kind = EventKind::schedule_deviated});
 }
 
+void Engine::take(input::Revealed& revealed) {
+  const std::span<const Use> decided = live().reveal(revealed.gate, revealed.chosen);
+  if (decided.empty()) return;
+  state_.moment.position = revealed.gate;
+  session_.emit({.kind = EventKind::revealed, .op = revealed.gate, .uses = decided});
+}
+
 void Engine::take(input::CheckProgress&) {
   if (waiting() && !lift_standstill() && waiting()) throw_out_of_memory();
 }

@@ -137,6 +137,10 @@ class Engine {
     enter(state_.moment.now, input::Match{memory_tensor, program_tensor});
   }
   void schedule_deviated(Nanoseconds now) { enter(now, input::Deviated{}); }
+  // The gate, an op of the schedule that is over, chose these experts (numbers as core/reveal.h has them).
+  void reveal(OpIndex gate, std::vector<std::uint32_t> chosen, Nanoseconds now) {
+    enter(now, input::Revealed{gate, std::move(chosen)});
+  }
   bool ready() const { return !state_.lanes[0].waiting; }
   bool idle() const { return tasks_left(gpu_lane) + tasks_left(cpu_lane) == 0; }
   // Throws OutOfMemory if an op or a task waits and nothing is under way any more. Call when Machine::wait says so.
@@ -193,6 +197,7 @@ class Engine {
   void take(input::Match& match) { live().match(match.memory_tensor, match.program_tensor); }
   void take(input::SetRole& set) { state_.memory.set_role(set.tensor, set.role); }
   void take(input::Deviated&);
+  void take(input::Revealed& revealed);
   void take(input::CheckProgress&);
   void take(input::Abandon&);
   void take(input::LateWrite& late_write) { runner_.late_write(late_write.tensor); }

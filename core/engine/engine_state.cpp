@@ -89,7 +89,7 @@ std::unique_ptr<const Program> seal(const Program* program, const Policy& policy
 
 std::unique_ptr<ProgramSource> source_of(const Program* program, const Program* sealed, const MachineSpec& spec,
                                          const Machine& machine, const Policy& policy, const Layout& layout) {
-  if (program == nullptr) return std::make_unique<LiveProgram>();
+  if (program == nullptr) return std::make_unique<LiveProgram>(!policy.oracle());
   return std::make_unique<OwnedProgram>(*program, sealed != nullptr ? *sealed : *program, spec, machine,
                                         policy.requirements().governed, layout);
 }

@@ -73,6 +73,10 @@ struct SetRole {
   Role role = Role::activation;
 };
 struct Deviated {};
+struct Revealed {
+  OpIndex gate = none;
+  std::vector<std::uint32_t> chosen;
+};
 struct CheckProgress {};
 struct Abandon {};
 struct LateWrite {
@@ -94,7 +98,7 @@ struct Input {
       std::variant<Completion, input::Standstill, input::Observed, input::Create, input::Stored, input::Destroy,
                    input::Begin, input::Allocate, input::End, input::Task, input::WaitedForTasks, input::ModuleBegin,
                    input::ModuleEnd, input::Boundary, input::Profile, input::Match, input::SetRole, input::Deviated,
-                   input::CheckProgress, input::Abandon, input::LateWrite, input::Pin, input::Unpin>;
+                   input::CheckProgress, input::Abandon, input::LateWrite, input::Pin, input::Unpin, input::Revealed>;
   // In the log: the engine's time, which never decreases from one input to the next.
   Nanoseconds now = 0;
   What what;

@@ -254,7 +254,14 @@ void LiveProgram::set_profile(std::shared_ptr<const Program> program, std::vecto
                               std::vector<TensorId> to_program, std::size_t tensors) {
   profile_ = std::move(program);
   program_ = profile_.get();
-  schedule_ = std::make_unique<Schedule>(program_->trace);
+  sealed_.reset();
+  revelations_ = {};
+  if (seals_ && has_gates(program_->trace)) {
+    sealed_ = std::make_unique<const Program>(Program{sealed(program_->trace), program_->changes});
+    revelations_ = Revelations(program_->trace);
+    experts_ = std::make_unique<const Experts>(program_->trace);
+  }
+  schedule_ = std::make_unique<Schedule>(sealed_ ? sealed_->trace : program_->trace);
   to_memory_ = std::move(to_memory);
   to_program_ = std::move(to_program);
   to_program_.resize(std::max(to_program_.size(), tensors), none);
@@ -284,10 +291,20 @@ bool LiveProgram::return_to_schedule() {
   return true;
 }
 
+std::span<const Use> LiveProgram::reveal(OpIndex gate, std::span<const std::uint32_t> chosen) {
+  decided_.clear();
+  if (!sealed_ || deviated_) return {};
+  for (const Use& use : revelations_.reveal(gate, *experts_, chosen)) {
+    if (const TensorId tensor = to_memory_[use.tensor]; tensor != none) decided_.push_back({tensor, true, false});
+  }
+  return decided_;
+}
+
 void LiveProgram::show(View& view) const {
   if (program_ == nullptr) return;
-  view.program = program_;
+  view.program = sealed_ ? sealed_.get() : program_;
   view.schedule = schedule_.get();
+  view.revelations = sealed_ ? &revelations_ : nullptr;
   view.to_memory = &to_memory_;
   view.to_program = &to_program_;
 }

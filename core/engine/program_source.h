@@ -163,7 +163,8 @@ class OwnedProgram final : public ProgramSource {
 
 class LiveProgram final : public ProgramSource {
  public:
-  LiveProgram() : ProgramSource(nullptr) {}
+  // `seals`: policies are not shown which experts the gates of the recorded step chose.
+  explicit LiveProgram(bool seals) : ProgramSource(nullptr), seals_(seals) {}
 
   // ---- What the program announces.
   void add_task(std::uint8_t lane, OpIndex op, Tag tag, std::vector<Use> uses, Nanoseconds duration_ns);
@@ -177,6 +178,9 @@ class LiveProgram final : public ProgramSource {
   void match(TensorId memory_tensor, TensorId program_tensor);
   void created(TensorId tensor);
   void deviate() { deviated_ = true; }
+  // The gate chose these experts. Their weights, valid until the next call, as EventKind::revealed has them; empty if
+  // the op is no gate, or policies see no sealed program.
+  std::span<const Use> reveal(OpIndex gate, std::span<const std::uint32_t> chosen);
   // True if it is expected to follow its schedule again, after it had left it.
   bool return_to_schedule();
 
@@ -188,7 +192,9 @@ class LiveProgram final : public ProgramSource {
   std::optional<Bytes> births(OpIndex op, Bytes unit) const override;
   std::optional<NameId> module_of(OpIndex) const override { return {}; }
   void passed(std::uint8_t) override {}
-  void done(TierId, OpIndex, std::span<const Use>, const Residency&, std::vector<TensorId>&) override {}
+  void done(TierId, OpIndex op, std::span<const Use>, const Residency&, std::vector<TensorId>&) override {
+    if (op != none && revelations_.shown(op)) revelations_.done(op);
+  }
   void gone(TensorId tensor) override;
   std::size_t pending(std::uint8_t lane) const override { return tasks_[lane].size(); }
   bool stops_at(std::uint64_t) const override { return false; }
@@ -209,8 +215,13 @@ class LiveProgram final : public ProgramSource {
     return tensor < to_program_.size() ? to_program_[tensor] : none;
   }
 
+  const bool seals_;
   std::shared_ptr<const Program> profile_;
-  std::unique_ptr<Schedule> schedule_;
+  std::unique_ptr<const Program> sealed_;  // null: it has no gates, or they are no secret
+  std::unique_ptr<Schedule> schedule_;     // of what policies see
+  Revelations revelations_;                // of what `sealed_` hides
+  std::unique_ptr<const Experts> experts_;
+  std::vector<Use> decided_;
   // Inverse of each other where neither is `none`, but for tensors of the memory that were matched anew.
   std::vector<TensorId> to_memory_, to_program_;
   std::array<std::deque<Task>, lane_count> tasks_;

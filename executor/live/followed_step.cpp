@@ -1,5 +1,6 @@
 #include "executor/live/followed_step.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/check.h"
@@ -12,6 +13,10 @@ void FollowedStep::set(RecordedStep step) {
   uses_ = std::move(step.uses);
   births_of_ = std::move(step.births);
   boundaries_ = std::move(step.boundaries);
+  regions_ = std::move(step.regions);
+  experts_.reset();
+  if (!regions_.empty()) experts_.emplace(program_.trace);
+  leave();
 }
 
 void FollowedStep::arrange(const std::vector<Op>& ops, const std::vector<OpIndex>& order) {
@@ -28,8 +33,10 @@ void FollowedStep::arrange(const std::vector<Op>& ops, const std::vector<OpIndex
 }
 
 void FollowedStep::begin_step() {
+  leave();
   next_ = known() ? 0 : none;
   next_boundary_ = 0;
+  last_ = none;
 }
 
 std::string FollowedStep::mismatch(std::string_view name, NameId id) const {
@@ -42,8 +49,14 @@ std::string FollowedStep::mismatch(std::string_view name, NameId id) const {
 }
 
 OpIndex FollowedStep::begin_op() {
-  running_ = next_++;
+  running_ = last_ = next_++;
   next_birth_ = 0;
+  const auto region = std::ranges::lower_bound(regions_, running_, {}, &GatedRegion::gate);
+  if (region != regions_.end() && region->gate == running_) {
+    region_ = static_cast<std::uint32_t>(region - regions_.begin());
+    calls_ = 0;
+    expert_ = 0;
+  }
   if (next_ < program_.trace.ops.size()) {  // a step is more than caches hold
     __builtin_prefetch(&program_.trace.ops[next_].name);
     __builtin_prefetch(uses_[next_].data());
@@ -57,8 +70,9 @@ TensorId FollowedStep::next_birth() {
   return births_of_[running_][next_birth_++];
 }
 
-void FollowedStep::module_boundary(NameId module, bool begins) {
+void FollowedStep::module_boundary(NameId module, std::string_view name, bool begins) {
   if (!known()) return;
+  if (in_region()) return region_boundary(module, name, begins);
   for (std::size_t i = next_boundary_; i < boundaries_.size(); ++i) {
     const ModuleBoundary& boundary = boundaries_[i];
     if (boundary.module != module || boundary.begins != begins) continue;
@@ -67,6 +81,40 @@ void FollowedStep::module_boundary(NameId module, bool begins) {
     next_boundary_ = i + 1;
     return;
   }
+}
+
+bool FollowedStep::is_expert(const GatedRegion& region, std::string_view module) const {
+  const std::string before = program_.trace.names[region.block] + ".";
+  return module.starts_with(before) && experts_->find(region.gate, module.substr(before.size())) != none;
+}
+
+void FollowedStep::region_boundary(NameId module, std::string_view name, bool begins) {
+  const GatedRegion& region = regions_[region_];
+  const auto forward_to = [this](OpIndex op) { next_ = std::max(next_, op); };
+  if (module == region.block && !begins) {
+    next_ = region.end;
+    next_boundary_ = region.boundaries;
+    region_ = none;
+  } else if (begins && expert_ == 0 && is_expert(region, name)) {
+    expert_ = module;
+    if (calls_ < region.calls.size()) forward_to(region.calls[calls_].begin);
+  } else if (!begins && module == expert_) {
+    expert_ = 0;
+    if (calls_ < region.calls.size()) forward_to(region.calls[calls_++].end);
+  }
+}
+
+OpIndex FollowedStep::gate(NameId block) const {
+  const bool is_gate = in_region() && last_ == regions_[region_].gate && regions_[region_].block == block;
+  return is_gate ? last_ : none;
+}
+
+std::vector<std::uint32_t> FollowedStep::numbers(OpIndex gate, std::span<const std::string> experts) const {
+  std::vector<std::uint32_t> numbers;
+  for (const std::string& name : experts) {
+    if (const std::uint32_t number = experts_->find(gate, name); number != none) numbers.push_back(number);
+  }
+  return numbers;
 }
 
 }  // namespace tencache

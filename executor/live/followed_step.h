@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/reveal.h"
 #include "core/trace.h"
 #include "executor/live/step_draft.h"
 
@@ -27,12 +30,13 @@ class FollowedStep {
   void begin_step();
   bool on_schedule() const { return next_ != none; }
   OpIndex next() const { return next_; }  // op; `none` off the schedule
-  void leave() { next_ = none; }
+  void leave() { next_ = region_ = none; }
   // Whether the next op is this one, by its name and what it uses. `is`: whether a tensor is the recorded one, or may
   // stand for it.
   template <typename Is>
   bool matches(NameId name, std::span<const Use> uses, const Is& is) const {
     if (next_ == program_.trace.ops.size() || program_.trace.ops[next_].name != name) return false;
+    if (in_region() && next_ == regions_[region_].end) return false;
     const auto same = [&is](const Use& use, const Use& recorded) {
       return use.read == recorded.read && use.write == recorded.write && is(use.tensor, recorded.tensor);
     };
@@ -45,14 +49,29 @@ class FollowedStep {
   // The tensor that the running op allocates next; or `none`.
   TensorId next_birth();
   // Where modules begin or end the schedule is found again.
-  void module_boundary(NameId module, bool begins);
+  void module_boundary(NameId module, std::string_view name, bool begins);
+  // The last op chose experts of the block. Its place if it is the recorded one, else `none`.
+  OpIndex gate(NameId block) const;
+  // Experts by their names after the block's and a dot, as core/reveal.h numbers them; others are left out.
+  std::vector<std::uint32_t> numbers(OpIndex gate, std::span<const std::string> experts) const;
+  // In a gated region, where ops may come that were not recorded, and others may not. They are no deviation.
+  bool in_region() const { return region_ != none; }
 
  private:
+  bool is_expert(const GatedRegion& region, std::string_view module) const;
+  void region_boundary(NameId module, std::string_view name, bool begins);
+
   Trace recorded_;
   Program program_;
   std::vector<std::vector<Use>> uses_;            // by op, without births
   std::vector<std::vector<TensorId>> births_of_;  // by op
   std::vector<ModuleBoundary> boundaries_;
+  std::vector<GatedRegion> regions_;
+  std::optional<Experts> experts_;  // if there are regions
+  std::uint32_t region_ = none;     // where the program is, on the schedule; else `none`
+  std::size_t calls_ = 0;           // of experts in it
+  NameId expert_ = 0;               // that runs
+  OpIndex last_ = none;             // the op before
   OpIndex next_ = none;
   OpIndex running_ = none;
   std::size_t next_birth_ = 0, next_boundary_ = 0;

@@ -238,6 +238,15 @@ void LiveRuntime::module_end() {
   feed_.tell([&](Engine& engine) { engine.module_end(module, feed_.now()); });
 }
 
+void LiveRuntime::chose(std::string_view block, std::span<const std::string> experts) {
+  const MutexLock lock(feed_.mutex);
+  enter_asleep();
+  const OpIndex gate = follower_.chose(follower_.names().intern(block));
+  if (gate == none) return;
+  std::vector<std::uint32_t> chosen = follower_.numbers_of(gate, experts);
+  feed_.tell([&](Engine& engine) { engine.reveal(gate, std::move(chosen), feed_.now()); });
+}
+
 void LiveRuntime::set_aside(bool on) {
   const MutexLock lock(feed_.mutex);
   enter_asleep();

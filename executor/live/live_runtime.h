@@ -120,6 +120,10 @@ class LiveRuntime {
   // Modules nest. In backward they are announced too, in the order in which backward runs them.
   void module_begin(std::string_view name);
   void module_end();
+  // The op before has chosen experts of the block, a module after which their weights are named ("block.experts.3.up",
+  // core/reveal.h): these ("experts.3"), in the order in which they will run. It is their gate: the policy, which was
+  // not shown what the recorded step chose, hears of it.
+  void chose(std::string_view block, std::span<const std::string> experts);
   // What a tensor is: for policies, and as its name in recordings. Until then it is an activation.
   void mark(TensorId tensor, Role role, std::string_view name);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/reveal.h"
 
 namespace tencache {
 
@@ -27,6 +28,7 @@ void StepDraft::start() {
   tensors_.clear();
   ops_.clear();
   boundaries_.clear();
+  gates_.clear();
 }
 
 std::uint32_t StepDraft::add(Bytes bytes, Role role, NameId name, bool old) {
@@ -63,6 +65,14 @@ void StepDraft::born(std::uint32_t tensor) {
   ops_.back().births.push_back(tensor);
 }
 
+void StepDraft::chose(NameId block) {
+  if (!recording_ || ops_.empty()) return;
+  const OpIndex gate = last_op();
+  ops_.back().op.module = block;
+  if (!gates_.empty() && gates_.back().first == gate) gates_.pop_back();
+  gates_.emplace_back(gate, block);
+}
+
 void StepDraft::set_duration(std::uint32_t op, Nanoseconds duration_ns) {
   if (recording_ && op < ops_.size()) ops_[op].op.duration_ns = std::max<Nanoseconds>(duration_ns, 0);
 }
@@ -95,7 +105,8 @@ std::vector<std::uint32_t> StepDraft::pair_old_and_new() const {
   return stands_for;
 }
 
-// The rest, with the largest of those that its op reads.
+// The rest, with the largest of those that its op reads; what is left then in order of birth, if as many died as
+// outlived the step.
 void StepDraft::pair_grown(std::vector<std::uint32_t>& stands_for) const {
   std::vector<std::uint8_t> paired(tensors_.size(), 0);
   for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
@@ -114,6 +125,15 @@ void StepDraft::pair_grown(std::vector<std::uint32_t>& stands_for) const {
     stands_for[i] = largest;
     paired[largest] = 1;
   }
+  // Positions of tokens are made anew in each step, and are more each time.
+  std::vector<std::uint32_t> died, outlived;
+  for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
+    const DraftTensor& tensor = tensors_[i];
+    if (tensor.old && tensor.gone && paired[i] == 0) died.push_back(i);
+    if (!tensor.old && !tensor.gone && tensor.born_at != none && stands_for[i] == i) outlived.push_back(i);
+  }
+  if (died.size() != outlived.size()) return;
+  for (std::size_t i = 0; i < died.size(); ++i) stands_for[outlived[i]] = died[i];
 }
 
 std::string StepDraft::name_of(std::uint32_t tensor, std::uint32_t ordinal, const NamePool& names) const {
@@ -168,6 +188,66 @@ std::vector<std::vector<TensorId>> StepDraft::frees(const Trace& trace, const st
   return result;
 }
 
+// The modules that have weights of role `expert`, by name.
+std::set<std::string> StepDraft::experts_of(std::string_view block, const NamePool& names) const {
+  std::set<std::string> experts;
+  const std::string before = block + ".";
+  for (const DraftTensor& tensor : tensors_) {
+    const std::string_view name = names[tensor.name];
+    if (tensor.role != Role::expert || !name.starts_with(before)) continue;
+    experts.insert(before + std::string(expert_in(name.substr(before.size()))));
+  }
+  return experts;
+}
+
+std::vector<GatedRegion> StepDraft::find_regions(const NamePool& names) const {
+  std::vector<GatedRegion> regions;
+  for (std::size_t i = 0; i < gates_.size(); ++i) {
+    GatedRegion region{.gate = gates_[i].first, .block = gates_[i].second};
+    const OpIndex next_gate = i + 1 < gates_.size() ? gates_[i + 1].first : static_cast<OpIndex>(ops_.size());
+    const std::set<std::string> experts = experts_of(names[region.block], names);
+    NameId open = 0;  // the expert that runs
+    for (std::size_t at = 0; at < boundaries_.size(); ++at) {
+      const auto& [module, begins, op] = boundaries_[at];
+      if (op <= region.gate) continue;
+      if (op > next_gate) break;
+      if (module == region.block && !begins) {
+        region.end = op;
+        region.boundaries = at + 1;
+        break;
+      }
+      if (open == 0 && begins && experts.contains(std::string(names[module]))) {
+        open = module;
+        region.calls.push_back({module, op, op});
+      } else if (module == open && !begins) {
+        region.calls.back().end = op;
+        open = 0;
+      }
+    }
+    // If the same block chooses twice, the last choice counts.
+    if (region.end != 0 && !region.calls.empty()) regions.push_back(std::move(region));
+  }
+  return regions;
+}
+
+void StepDraft::reveal(RecordedStep& step) {
+  Trace& trace = step.trace;
+  for (const GatedRegion& region : step.regions) {
+    const std::uint32_t detail = trace.add_detail({.revealed_by = region.gate});
+    for (const auto& [expert, begin, end] : region.calls) {
+      for (OpIndex op = begin; op < end; ++op) {
+        trace.ops[op].detail = detail;
+        trace.ops[op].module = expert;
+      }
+    }
+  }
+  const Experts experts(trace);
+  for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
+    Role& role = trace.tensors[tensor].role;
+    if (role == Role::expert && experts.place(tensor).layer == none) role = Role::parameter;
+  }
+}
+
 RecordedStep StepDraft::finish(const NamePool& names, std::vector<TensorId>& ids) const {
   RecordedStep step;
   step.trace.header.provenance.made_by = MadeBy::recorded;
@@ -193,6 +273,8 @@ RecordedStep StepDraft::finish(const NamePool& names, std::vector<TensorId>& ids
     }
     step.trace.add_op(draft.op, reads, writes, freed[step.trace.ops.size()]);
   }
+  step.regions = find_regions(names);
+  reveal(step);
   return step;
 }
 

@@ -8,7 +8,10 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/trace.h"
@@ -21,12 +24,27 @@ struct ModuleBoundary {
   OpIndex op = 0;  // the next one
 };
 
+// Where other ops may come than were recorded: from a gate to the end of its block. Which experts run there, one after
+// the other, is the gate's choice.
+struct GatedRegion {
+  struct Call {
+    NameId expert = 0;
+    OpIndex begin = 0, end = 0;  // its first op, and the one after its last
+  };
+  OpIndex gate = none;
+  OpIndex end = 0;             // the first op after the block
+  std::size_t boundaries = 0;  // of the step, up to the block's end
+  NameId block = 0;
+  std::vector<Call> calls{};
+};
+
 // A step as a trace, and how to know it again.
 struct RecordedStep {
   Trace trace;
   std::vector<std::vector<Use>> uses;         // by op, without births
   std::vector<std::vector<TensorId>> births;  // by op, in order
   std::vector<ModuleBoundary> boundaries;
+  std::vector<GatedRegion> regions;  // in the order of their gates
 };
 
 // Tensors are drafts here: numbers that `add` gives. What is told while nothing is recorded is not kept, but for phase
@@ -49,6 +67,9 @@ class StepDraft {
   void begin_op(Op op, std::vector<Use> uses);
   // The tensor is an output of the last op.
   void born(std::uint32_t tensor);
+  // The last op has chosen experts of this module, whose weights are named after it (core/reveal.h). In the trace it is
+  // an op of that module, and the gate of those that run in one of its experts.
+  void chose(NameId block);
   std::uint32_t last_op() const { return recording_ ? static_cast<std::uint32_t>(ops_.size() - 1) : none; }
   void set_duration(std::uint32_t op, Nanoseconds duration_ns);
   void set_gap(std::uint32_t op, Nanoseconds gap_ns);
@@ -78,6 +99,10 @@ class StepDraft {
   std::vector<TensorId> add_tensors(Trace& trace) const;
   // By op, of the trace's tensors.
   std::vector<std::vector<TensorId>> frees(const Trace& trace, const std::vector<TensorId>& ids) const;
+  std::set<std::string> experts_of(std::string_view block, const NamePool& names) const;
+  std::vector<GatedRegion> find_regions(const NamePool& names) const;
+  // Says in the step which ops a gate decides, and takes experts that none chooses for parameters.
+  static void reveal(RecordedStep& step);
   std::string name_of(std::uint32_t tensor, std::uint32_t ordinal, const NamePool& names) const;
 
   bool recording_ = false;
@@ -86,6 +111,7 @@ class StepDraft {
   std::vector<DraftTensor> tensors_;
   std::vector<DraftOp> ops_;
   std::vector<ModuleBoundary> boundaries_;
+  std::vector<std::pair<OpIndex, NameId>> gates_;  // and their blocks
 };
 
 }  // namespace tencache

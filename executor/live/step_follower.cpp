@@ -81,17 +81,25 @@ OpIndex StepFollower::begin_op(const Op& op, std::span<const Use> uses, Signal& 
     for (const Use& use : uses) drafts.push_back({live_[use.tensor].draft, use.read, use.write});
     draft_.begin_op(op, std::move(drafts));
   }
-  if (recorded()) ++ops_;
+  const bool counts = recorded() && !followed_.in_region();
+  if (counts) ++ops_;
   if (!followed_.on_schedule()) return none;
   const auto is = [this](TensorId tensor, TensorId recorded) {
     return live_[tensor].program == recorded || live_[tensor].bytes == program().trace.tensors[recorded].bytes;
   };
   if (followed_.matches(op.name, uses, is)) {
-    ++ops_on_schedule_;
+    if (counts) ++ops_on_schedule_;
     return followed_.begin_op();
   }
+  if (followed_.in_region()) return none;
   signal = leave(followed_.mismatch(names_[op.name], op.name));
   return none;
+}
+
+OpIndex StepFollower::chose(NameId block) {
+  if (aside_) return none;
+  draft_.chose(block);
+  return followed_.gate(block);
 }
 
 TensorId StepFollower::born(TensorId tensor) {
@@ -121,12 +129,12 @@ StepFollower::Signal StepFollower::leave(const std::string& why) {
 
 void StepFollower::module_begin(NameId module) {
   draft_.module_begin(module);
-  if (!unseen_) followed_.module_boundary(module, true);
+  if (!unseen_) followed_.module_boundary(module, names_[module], true);
 }
 
 NameId StepFollower::module_end() {
   const NameId module = draft_.module_end();
-  if (!unseen_) followed_.module_boundary(module, false);
+  if (!unseen_) followed_.module_boundary(module, names_[module], false);
   return module;
 }
 

@@ -79,6 +79,11 @@ class StepFollower {
   // The op's place in the recording or `none`. `deviated` is in `signal` when the program leaves the schedule here. Of
   // `op` the program fills in what it knows; module, phase and duration are the follower's.
   OpIndex begin_op(const Op& op, std::span<const Use> uses, Signal& signal);
+  // The last op chose experts of the block: its place in the recording if it is the one that did so there, else `none`.
+  OpIndex chose(NameId block);
+  std::vector<std::uint32_t> numbers_of(OpIndex gate, std::span<const std::string> experts) const {
+    return followed_.numbers(gate, experts);
+  }
   // A tensor that `created` announced is an output of the running op. Its tensor in the recording or `none`.
   TensorId born(TensorId tensor);
   void end_op(Nanoseconds duration_ns);

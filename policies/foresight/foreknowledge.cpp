@@ -125,20 +125,26 @@ void Foreknowledge::issued(const Event& event, const View& view) {
 }
 
 void Foreknowledge::revealed(const Event& event, const View& view) {
-  odds_.chosen(event.op, event.uses);
+  std::vector<Use> decided(event.uses.begin(), event.uses.end());
+  for (Use& use : decided) use.tensor = view.program_tensor(use.tensor);
+  odds_.chosen(event.op, decided);
   if (homes_) choose_homes(event, view);
   const std::uint32_t layer = odds_.experts().layer(event.op);
   for (std::size_t expert = 0; expert < odds_.experts().count_in(layer); ++expert) {
     for (const TensorId tensor : odds_.experts().weights_in(layer, expert)) guess(tensor);
   }
-  for (const Use& use : event.uses) {
-    const std::uint32_t distance = view.distance_to_revealed_use(use.tensor);
+  for (std::size_t i = 0; i < decided.size(); ++i) {
+    const TensorId id = decided[i].tensor;
+    const std::uint32_t distance = view.distance_to_revealed_use(id);
+    if (distance == none) continue;  // live, more experts than in the recorded step
     if (given_to_cpu(places.index(places.gpu() + distance), view)) continue;
-    needed[use.tensor].gpu = places.gpu() + distance;
-    revealed_.push_back({places.index(needed[use.tensor].gpu), use.tensor});
+    needed[id].gpu = places.gpu() + distance;
+    revealed_.push_back({places.index(needed[id].gpu), event.uses[i].tensor});
   }
   for (std::size_t expert = 0; expert < odds_.experts().count_in(layer); ++expert) {
-    for (const TensorId tensor : odds_.experts().weights_in(layer, expert)) refresh_all(tensor, view);
+    for (const TensorId tensor : odds_.experts().weights_in(layer, expert)) {
+      if (const TensorId id = view.memory_tensor(tensor); id != none) refresh_all(id, view);
+    }
   }
 }
 
@@ -188,8 +194,9 @@ void Foreknowledge::done(const Event& event, const View& view) {
     refresh_all(tensor, view);
   }
   for (const Use& use : event.uses) {
-    if (use.tensor == none || view.to_memory != nullptr || !is_guess(use.tensor)) continue;
-    guess(use.tensor);
+    const TensorId id = use.tensor == none ? none : view.program_tensor(use.tensor);
+    if (id == none || !is_guess(id)) continue;
+    guess(id);
     refresh_all(use.tensor, view);
   }
   const Trace& trace = view.program->trace;

@@ -27,7 +27,7 @@ class ExpertOdds {
   const Experts& experts() const { return experts_.front(); }
   bool of_expert(TensorId tensor) const { return !empty() && experts().place(tensor).layer != none; }
 
-  // The gate has chosen: `decided` as EventKind::revealed has them.
+  // The gate has chosen: `decided` as EventKind::revealed has them, but ids of the program.
   void chosen(OpIndex gate, std::span<const Use> decided);
   // How many gates of its layer until one chooses it, the next one being the first: the mean.
   double gates_until(std::uint32_t layer, std::uint32_t expert) const;

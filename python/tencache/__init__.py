@@ -21,6 +21,7 @@ _NAMES = {
     "_live": ("live",),
     "_checkpoint": ("checkpoint",),
     "_embedding_bag": ("EmbeddingBag",),
+    "_experts": ("chose_experts", "mark_experts"),
     "_snapshot": ("import_snapshot",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}

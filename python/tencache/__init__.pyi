@@ -25,6 +25,7 @@ from ._policy import Policy
 from ._live import live
 from ._checkpoint import checkpoint
 from ._embedding_bag import EmbeddingBag
+from ._experts import chose_experts, mark_experts
 from ._snapshot import import_snapshot
 
 __all__: list[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import enum
@@ -25,6 +26,7 @@ from ._patches import DEEPSPEED, Patches
 from ._updates import Updates
 
 DEVICES = ("cpu", "cuda")
+_MOST_CHOICES = 32  # steps whose choices of experts a recording has
 _MARKED_STEPS = 3  # after them the runtime knows what tensors are from the recorded step
 
 # Of a budget for the whole process, what is kept for all that is no tensor and comes after the first parameter.
@@ -174,6 +176,8 @@ class Live:
         self._aside = False    # what runs belongs to no step
         self.phase = 0         # as the runtime has it
         self.asleep = False    # since the step began: the runtime needs to hear of no module
+        self._chosen: List[Tuple[str, List[str]]] = []  # blocks and experts, gate by gate of the step that runs
+        self._choices: "collections.deque[List[List[str]]]" = collections.deque(maxlen=_MOST_CHOICES)
         self.steps = 0
         self.step_seconds: List[float] = []
         self._step_began = 0.0
@@ -305,6 +309,20 @@ class Live:
         if self.attached:
             self.run.set_aside(on)
 
+    # ---- Experts -----------------------------------------------------------------------------------------------------
+
+    def open_block(self) -> Optional[Known]:
+        """The innermost module that runs and chooses among experts, where the runtime follows the program."""
+        return self.models.open_block() if self.stepping and not self.asleep else None
+
+    def chose(self, block: Known, numbers: List[int]) -> None:
+        """The op before chose these experts, which will run in this order."""
+        names = [block.experts[number] for number in numbers]
+        self.run.chose(block.name, names)
+        if self._chosen and self._chosen[-1][0] == block.name:
+            self._chosen.pop()  # the last choice counts
+        self._chosen.append((block.name, names))
+
     # ---- Steps -------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
@@ -387,6 +405,8 @@ class Live:
         self.models.look_around(again=False)
         models = self.models.models()
         _refuse(models)
+        if self.models.have_experts():
+            self._patches.watch_routers()
         if self._plan and models:
             checkpoint(models[0], self._plan)
             self._plan = ""
@@ -409,6 +429,9 @@ class Live:
         now = time.perf_counter()
         self.step_seconds.append(now - self._step_began)
         self._step_began = now
+        if self._chosen and self.steps >= 1:  # from the recorded step on
+            self._choices.append([names for _, names in self._chosen])
+        self._chosen = []
         self._updated = False
         self.steps += 1
 
@@ -464,6 +487,19 @@ class Live:
         """The second step as a trace; None until it is over."""
         if self.state in (State.WAITING, State.OVER):
             return self._trace
+        trace = self.recorded_step()
+        return None if trace is None else self.with_choices(trace)
+
+    def chooses_experts(self) -> bool:
+        """In steps that were recorded."""
+        return bool(self._choices)
+
+    def with_choices(self, step: _core.Trace) -> _core.Trace:
+        """If its gates choose experts, the step once for each choice so far."""
+        return _core.repeat_step(step, list(self._choices)) if self._choices else step
+
+    def recorded_step(self) -> Optional[_core.Trace]:
+        """The same, alone."""
         trace = self.recorded_ops()
         if trace is not None:
             batch, length = self.models.batch

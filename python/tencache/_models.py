@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
-from tencache_recorder import _program as objects
+from tencache_recorder import _experts, _program as objects
 
 from . import _core
 from ._paging import Paging
@@ -22,6 +22,8 @@ class Known(NamedTuple):
     name: str
     is_root: bool  # a model, and no part of another
     dies: "weakref.ref[torch.nn.Module]"  # and forgets it
+    experts: List[str]  # among which it chooses: their names after its own and a dot
+    is_expert: bool
 
 
 class Models:
@@ -61,9 +63,10 @@ class Models:
         self.known.clear()
         names = objects.module_names(models)
         for model in models:
+            experts = _experts.blocks_of([model], names)
             for module in model.modules():
                 name = names.get(id(module), type(module).__name__)
-                self._know(module, name, module is model and _has_tensors(model))
+                self._know(module, name, module is model and _has_tensors(model), name in experts)
         met = {id(optimizer) for optimizer in self.optimizers()}
         for optimizer in optimizers:
             if id(optimizer) not in met:
@@ -86,10 +89,22 @@ class Models:
         self._looked = False
         return known
 
-    def _know(self, module: Any, name: str, is_root: bool) -> Known:
+    def _know(self, module: Any, name: str, is_root: bool, is_expert: bool = False) -> Known:
         key = id(module)
-        known = self.known[key] = Known(name, is_root, weakref.ref(module, lambda _: self.known.pop(key, None)))
+        known = self.known[key] = Known(name, is_root, weakref.ref(module, lambda _: self.known.pop(key, None)),
+                                        _experts.names_of(module), is_expert)
         return known
+
+    def have_experts(self) -> bool:
+        return any(known.experts for known in self.known.values())
+
+    def open_block(self) -> Optional[Known]:
+        """The innermost module that runs and chooses among experts."""
+        for identity in reversed(self.open):
+            known = self.known.get(identity)
+            if known is not None and known.experts:
+                return known
+        return None
 
     def _meet_module(self, module: Any, waiting: bool) -> Known:
         """One that was made since: a part, or without parameters (a loss, an activation), or a model."""
@@ -103,8 +118,11 @@ class Models:
         model = objects.unwrap(module)
         if id(model) not in self.known:
             self._models = [weakref.ref(one) for one in self.models() + [model]]
-            for name, part in model.named_modules(prefix=type(model).__name__):
-                self._know(part, name, part is model)
+            names = {id(part): name for name, part in model.named_modules(prefix=type(model).__name__)}
+            experts = _experts.blocks_of([model], names)
+            for part in model.modules():
+                name = names[id(part)]
+                self._know(part, name, part is model, name in experts)
             self.adopt_mapped([model])
         return self.known[id(model)] if model is module else self._know(module, type(module).__name__, False)
 

@@ -11,6 +11,7 @@ import threading
 from typing import Any, Callable, List
 
 import torch
+from tencache_recorder import _experts
 
 from . import _core
 from ._after_import import after_import
@@ -48,6 +49,7 @@ class Patches:
         self._live, self._paging, self._updates = live, live.paging, live.updates
         self._undo: List[Callable[[], None]] = []
         self._ignoring = False
+        self._watches_routers = False
         self.exposed_at: "collections.Counter[str]" = collections.Counter()
 
     def put(self) -> None:
@@ -67,6 +69,8 @@ class Patches:
         self._wrap(torch.utils.dlpack, "to_dlpack", self._give_address)
         self._wrap(torch, "to_dlpack", self._give_address)
         self._wrap(torch, "save", self._save)
+        _experts.chosen.append(self._chose)
+        self._undo.append(lambda: _experts.chosen.remove(self._chose))
         if hasattr(threading.Thread, "_bootstrap_inner"):
             self._wrap(threading.Thread, "_bootstrap_inner", self._run_thread)
         if self._live.options.optimizer_tasks:
@@ -104,6 +108,13 @@ class Patches:
             self._wrap(kind, "step", self._step)
             kind.step._tencache_watches = self  # type: ignore[attr-defined]
 
+    def watch_routers(self) -> None:
+        """Not in programs without experts: TorchScript knows no functions in Python."""
+        if not self._watches_routers:
+            self._watches_routers = True
+            self._wrap(torch, "topk", self._topk)
+            self._wrap(torch.Tensor, "topk", self._topk)
+
     def _replace(self, owner: Any, name: str, value: Any) -> None:
         own, plain = name in owner.__dict__, owner.__dict__.get(name)  # else inherited
         setattr(owner, name, value)
@@ -123,6 +134,12 @@ class Patches:
     def _call_of(self, plain: Any) -> Any:
         """In place of PyTorch's hooks for all modules, which cost each call more than this does."""
         live, known_modules, open_modules = self._live, self._live.models.known, self._live.models.open
+        on_cpu = live.options.device == "cpu"
+
+        def computes_nothing(args: Any) -> bool:
+            """Of an expert that no token has chosen."""
+            given = args[0] if on_cpu and args else None
+            return isinstance(given, torch.Tensor) and given.numel() == 0 and not torch.is_grad_enabled()
 
         @functools.wraps(plain)
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -134,6 +151,9 @@ class Patches:
                     return plain(module, *args, **kwargs)
                 known = live.on_forward(module, args, kwargs)
                 if not live.stepping:
+                    return plain(module, *args, **kwargs)
+            if known.is_expert and computes_nothing(args):
+                with live.paging.unguarded():  # its weights need not be there
                     return plain(module, *args, **kwargs)
             open_modules.append(id(module))
             live.run.module_begin(known.name)
@@ -205,6 +225,20 @@ class Patches:
     def _save(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         with self._live.aside():
             return plain(*args, **kwargs)
+
+    def _topk(self, plain: Any, scores: Any, *args: Any, **kwargs: Any) -> Any:
+        """Routers choose the experts with the largest scores."""
+        best = plain(scores, *args, **kwargs)
+        block = self._live.open_block()
+        if block is not None and _experts.is_choice(scores, len(block.experts)):
+            with self._paging.unguarded():
+                self._live.chose(block, sorted(set(_flatten(best[1].tolist()))))
+        return best
+
+    def _chose(self, module: Any, numbers: List[int]) -> None:
+        block = self._live.models.known.get(id(module))
+        if block is not None and self._live.open_block() is block:
+            self._live.chose(block, numbers)
 
     def _join(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         self._live.stay_awake()  # collectives go on beside the program

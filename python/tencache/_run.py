@@ -23,6 +23,7 @@ from ._live import Live, NoRoom, Options
 from ._paging import Paging
 
 _RECORDED_STEPS, _WARM_UP_STEPS = 5, 2  # of a recording
+_STEPS_OF_EXPERTS = 16  # of one whose gates choose experts
 _STEPS_FILE = ".steps"  # beside the trace: a byte for each step of a recording that is over
 _KNOWN_SHARE = 0.9   # of ops; where fewer come as the policy expects, the report begins with that
 
@@ -123,25 +124,34 @@ def _recorder(run: Live, path: str) -> Tuple[List[_core.Trace], Callable[[], Non
         os.write(steps, b".")
         if run.steps > _WARM_UP_STEPS:
             traces.append(run.recorded_ops())
-        if len(traces) < _RECORDED_STEPS:
+        if len(traces) < (_STEPS_OF_EXPERTS if run.chooses_experts() else _RECORDED_STEPS):
             return
         if os.path.exists(path):  # the script has caught what should leave it
             os._exit(0)
-        traces[-1] = run.recorded()
+        traces[-1] = run.recorded_step() or traces[-1]
         _write_recording(run, traces, path)
         _ranks.leave_together()
         raise Recorded()
     return traces, on_boundary
 
 
+def _seconds(step: _core.Trace) -> float:
+    return float(step.ops["duration_ns"].sum() + step.ops["gap_before_ns"].sum()) / 1e9
+
+
 def _write_recording(run: Live, traces: List[_core.Trace], path: str) -> None:
     trace = traces[-1]
-    try:
-        median = _core.median_trace(traces)
-        median.header, median.choices = trace.header, trace.choices
-        trace = median
-    except Error as error:
-        _say(f"the last step stands for all: {error}")
+    if run.chooses_experts():  # no two steps are alike
+        median = sorted(traces, key=_seconds)[len(traces) // 2]
+        median.header = trace.header
+        trace = run.with_choices(median)
+    else:
+        try:
+            median = _core.median_trace(traces)
+            median.header, median.choices = trace.header, trace.choices
+            trace = median
+        except Error as error:
+            _say(f"the last step stands for all: {error}")
     figures = run.report()
     with open(path + ".json", "w", encoding="utf-8") as file:
         json.dump(figures, file)

@@ -174,6 +174,60 @@ TEST(EngineLiveTest, RoomWithoutPagesIsNotTaken) {
   program.run({{a, false, true}});
 }
 
+// A layer of two experts; the recorded step chose the first. The policy sees that the op reads one, not which, until it
+// hears that this step's gate chose the second.
+TEST(EngineLiveTest, WhatTheRecordedGateChoseIsNotShown) {
+  Program recorded;
+  const TensorId x = recorded.trace.add_tensor("x", 50, Role::activation, true);
+  const TensorId first = recorded.trace.add_tensor("mlp.experts.0.up", 50, Role::expert, true);
+  const TensorId second = recorded.trace.add_tensor("mlp.experts.1.up", 50, Role::expert, true);
+  recorded.trace.add_op(make_op(recorded.trace, "gate", "mlp", Phase::forward, 10), std::vector{x}, {});
+  Op up = make_op(recorded.trace, "up", "mlp.experts.0", Phase::forward, 10);
+  up.detail = recorded.trace.add_detail({.revealed_by = 0});
+  recorded.trace.add_op(up, std::vector{x, first}, {});
+  std::vector<TensorId> reads, revealed, known;
+  LiveProgram program(small(200, 400), [&](const Event& event, const View& view, Actions&) {
+    if (event.kind == EventKind::profile_ready) {
+      const Trace& trace = view.program->trace;
+      reads.assign(trace.reads(trace.ops[1]).begin(), trace.reads(trace.ops[1]).end());
+      EXPECT_EQ(trace.detail(trace.ops[1]).expert_bytes, 50u);
+      EXPECT_TRUE(view.revealed_uses(1).empty());
+    }
+    if (event.kind != EventKind::revealed) return;
+    EXPECT_EQ(event.op, 0u);
+    for (const Use& use : event.uses) revealed.push_back(use.tensor);
+    for (const Use& use : view.revealed_uses(1)) known.push_back(use.tensor);
+    EXPECT_EQ(view.distance_to_next_use(event.uses.front().tensor), 1u);
+  });
+  program.make(10);  // ids of the memory differ from those of the program
+  const std::vector<TensorId> here = {program.make(50), program.make(50), program.make(50)};
+  std::vector<TensorId> to_program(here.back() + std::size_t{1}, none);
+  for (TensorId tensor = 0; tensor < 3; ++tensor) to_program[here[tensor]] = tensor;
+  program.engine.set_profile(recorded, here, to_program, program.machine.now());
+  program.engine.iteration_boundary(program.machine.now());
+  EXPECT_EQ(reads, std::vector{x});
+  const auto run = [&](OpIndex op, std::vector<Use> uses) {
+    program.engine.begin(op, uses, program.machine.now());
+    program.wait();
+    program.engine.end(program.machine.now());
+  };
+  for (int step = 0; step < 2; ++step) {
+    revealed.clear();
+    known.clear();
+    run(0, {{here[x], true, false}});
+    EXPECT_TRUE(revealed.empty());
+    program.engine.reveal(0, {1}, program.machine.now());
+    EXPECT_EQ(revealed, std::vector{here[second]});
+    EXPECT_EQ(known, std::vector{second});
+    run(1, {{here[x], true, false}, {here[second], true, false}});
+    program.engine.iteration_boundary(program.machine.now());
+  }
+  program.engine.schedule_deviated(program.machine.now());
+  revealed.clear();
+  program.engine.reveal(0, {1}, program.machine.now());
+  EXPECT_TRUE(revealed.empty()) << "off the schedule";
+}
+
 // Evictions that nobody can take are none, also where they are counted.
 TEST(EngineLiveTest, EvictionsWithoutAPlaceToGoAreNotCounted) {
   LiveProgram program(small(100, 50));

@@ -132,6 +132,65 @@ TEST(DrawExperts, ChoosesAsManyOthers) {
   EXPECT_EQ(draw_experts(made.trace).accesses, made.trace.accesses);  // not sealed
 }
 
+// Twice what was recorded as [2, 0] and [2]: first [0, 1] and [2], then [1], which leaves expert 0 as it was, and [0].
+TEST(RepeatStep, ReadsWhatEachStepChose) {
+  TwoGates made;
+  made.trace.header.provenance.made_by = MadeBy::recorded;
+  EXPECT_EQ(repeated_steps(made.trace), 1u);
+  const std::vector<StepChoices> choices = {{{0, 1}, {2}}, {{1}, {0}}};
+  const Trace trace = repeat_step(made.trace, choices);
+  trace.validate();
+  EXPECT_EQ(repeated_steps(trace), 2u);
+  ASSERT_EQ(trace.ops.size(), 16u);
+  const auto up = [&](OpIndex op) { return trace.reads(trace.ops[op]).back(); };
+  const std::vector<TensorId> expected = {1, 3, 5, 3, 1, 1};
+  std::size_t next = 0;
+  for (const OpIndex op : {1, 3, 6, 9, 11, 14}) {
+    EXPECT_EQ(up(op), expected[next]) << op;
+    EXPECT_EQ(up(op + 1), expected[next++] + 1) << op;
+  }
+  EXPECT_EQ(trace.module(trace.ops[1]), "mlp.experts.0");
+  EXPECT_EQ(trace.module(trace.ops[2]), "mlp.experts.0");
+  EXPECT_EQ(trace.module(trace.ops[9]), "mlp.experts.1");
+  EXPECT_EQ(trace.detail(trace.ops[9]).revealed_by, 8u);
+  EXPECT_EQ(trace.detail(trace.ops[14]).revealed_by, 13u);
+  EXPECT_EQ(trace.detail(trace.ops[14]).step, 1u);
+  EXPECT_NE(trace.writes(trace.ops[8])[0], made.x) << "what does not persist is each step's own";
+  EXPECT_EQ(trace.tensors.size(), made.trace.tensors.size() + 4);
+}
+
+TEST(Experts, AreFoundByName) {
+  const TwoGates made;
+  const Experts experts(made.trace);
+  EXPECT_EQ(experts.find(5, "experts.2"), 2u);
+  EXPECT_EQ(experts.find(5, "experts.3"), none);
+  EXPECT_EQ(experts.find(1, "experts.2"), none);
+}
+
+// The recorded step chose 2 and 0; this one chooses 1, and then all three.
+TEST(Revelations, AreOfWhatALiveProgramChose) {
+  const TwoGates made;
+  const Experts experts(made.trace);
+  Revelations revelations(made.trace);
+  const auto reveal = [&](std::vector<std::uint32_t> chosen) {
+    std::vector<TensorId> decided;
+    for (const Use& use : revelations.reveal(0, experts, chosen)) decided.push_back(use.tensor);
+    return decided;
+  };
+  EXPECT_THAT(reveal({1}), ElementsAre(3, 4));
+  EXPECT_EQ(revelations.next_use(3, 0), 1u);
+  EXPECT_EQ(revelations.next_use(4, 0), 2u);
+  EXPECT_EQ(revelations.next_use(5, 0), none) << "the recorded choice";
+  EXPECT_THAT(revelations.uses(3), IsEmpty()) << "there is no second expert";
+  revelations.done(1);
+  EXPECT_FALSE(revelations.shown(1));
+  // Op 2 never came.
+  EXPECT_THAT(reveal({0, 1, 2}), ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_EQ(revelations.next_use(1, 0), 1u);
+  EXPECT_EQ(revelations.next_use(4, 0), 4u);
+  EXPECT_EQ(revelations.next_use(5, 0), none) << "a third expert has no ops";
+}
+
 // 10 ns an op, weights on the GPU. The view knows nothing of experts until 10 ns; then each expert's next use until that
 // op is over.
 TEST(Revelations, AreToldWhenTheGateIsDone) {

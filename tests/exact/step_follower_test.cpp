@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
+#include <vector>
 
 namespace tencache {
 namespace {
@@ -80,6 +82,112 @@ TEST(StepFollowerTest, WhatLivesLongerThanItsLastUseIsFreedLater) {
     const auto frees = trace.frees(trace.ops[i]);
     EXPECT_EQ(std::vector(frees.begin(), frees.end()), expected[i]) << i;
   }
+}
+
+// A block of three experts, each of one weight; its loop has an op before each expert, which reads more if it runs.
+class Mixture {
+ public:
+  Mixture() {
+    for (int expert = 0; expert < 3; ++expert) {
+      follower.created(weights[expert], 8, Role::activation);
+      follower.marked(weights[expert], Role::expert, "mlp.experts." + std::to_string(expert) + ".up");
+    }
+  }
+  void module(const std::string& name, const std::function<void()>& inside) {
+    follower.module_begin(follower.names().intern(name));
+    inside();
+    follower.module_end();
+  }
+  // Its place in the recording as a letter from a on, else a point.
+  void op(const char* name, const std::vector<Use>& uses = {}) {
+    Op announced;
+    announced.name = follower.names().intern(name);
+    const OpIndex place = follower.begin_op(announced, uses, signal);
+    follower.end_op(0);
+    places += place == none ? '.' : static_cast<char>('a' + place);
+    deviated |= signal == StepFollower::Signal::deviated;
+  }
+  // Returns the place of each op.
+  std::string step(const std::string& experts) {
+    follower.iteration_boundary();
+    places.clear();
+    op("before");
+    module("mlp", [&] {
+      module("mlp.gate", [&] {
+        op("topk");
+        gate = follower.chose(follower.names().intern("mlp"));
+      });
+      for (int expert = 0; expert < 3; ++expert) {
+        const bool runs = experts.find(static_cast<char>('0' + expert)) != experts.npos;
+        op("index", runs ? std::vector<Use>{{weights[0], true, false}} : std::vector<Use>{});
+        if (!runs) continue;
+        module("mlp.experts." + std::to_string(expert), [&] {
+          op("up", {{weights[expert], true, false}});
+          op("silu");
+        });
+      }
+    });
+    op("after");
+    return places;
+  }
+
+  StepFollower follower;
+  StepFollower::Signal signal = StepFollower::Signal::nothing;
+  const TensorId weights[3] = {0, 1, 2};
+  OpIndex gate = none;
+  std::string places;
+  bool deviated = false;
+};
+
+// Recorded: before, topk, index, index(w), up, silu of 1, index, after, as a to h.
+TEST(StepFollowerTest, OtherExpertsThanRecordedAreNoDeviation) {
+  Mixture program;
+  program.step("1");
+  program.step("1");
+  EXPECT_EQ(program.step("1"), "abcdefgh");
+  EXPECT_EQ(program.gate, 1u);
+  EXPECT_EQ(program.step("0"), "ab.efg.h") << "expert 0 runs in place of expert 1";
+  EXPECT_EQ(program.step("2"), "abc.defh") << "expert 2 runs, and reads more before";
+  EXPECT_EQ(program.gate, 1u);
+  EXPECT_FALSE(program.deviated);
+  EXPECT_EQ(program.follower.ops(), program.follower.ops_on_schedule());
+  const Trace& trace = program.follower.recorded_trace();
+  EXPECT_EQ(trace.module(trace.ops[1]), "mlp") << "the gate is the block's";
+  EXPECT_EQ(trace.module(trace.ops[5]), "mlp.experts.1");
+  for (OpIndex op = 0; op < 8; ++op) {
+    EXPECT_EQ(trace.detail(trace.ops[op]).revealed_by, op == 4 || op == 5 ? 1u : none) << op;
+  }
+  EXPECT_EQ(trace.tensors[2].role, Role::expert);
+}
+
+// A tensor that the last op makes from nothing, larger in each step, for the first op of the next one.
+TEST(StepFollowerTest, WhatEachStepMakesLargerForTheNextIsOneTensor) {
+  StepFollower follower;
+  StepFollower::Signal signal = StepFollower::Signal::nothing;
+  follower.created(0, 8, Role::activation);
+  for (TensorId step = 0; step < 6; ++step) {
+    const TensorId old = step % 2, made = 1 - old;
+    follower.iteration_boundary();
+    const Use reads_old{old, true, false};
+    follower.begin_op(Op(), {&reads_old, 1}, signal);
+    follower.end_op(0);
+    follower.begin_op(Op(), {}, signal);
+    follower.created(made, 8 * (step + Bytes{2}), Role::activation);
+    follower.born(made);
+    follower.end_op(0);
+    follower.destroyed(old);
+  }
+  EXPECT_EQ(follower.deviations(), 0u) << follower.first_deviation();
+  EXPECT_EQ(follower.recorded_trace().tensors.size(), 1u);
+}
+
+TEST(StepFollowerTest, ExpertsThatNobodyChoosesAreParameters) {
+  Mixture program;
+  for (int step = 0; step < 3; ++step) {
+    program.follower.iteration_boundary();
+    program.op("up", {{program.weights[0], true, false}});
+  }
+  for (const Tensor& tensor : program.follower.recorded_trace().tensors) EXPECT_EQ(tensor.role, Role::parameter);
 }
 
 TEST(StepFollowerTest, StepsThatEndTooSoonLeaveTheRecording) {

@@ -4,6 +4,8 @@ import gc
 
 import torch
 
+from . import _experts
+
 # Modules that only wrap another, and the name that they give it.
 _WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 
@@ -114,6 +116,9 @@ def find_roles(models, optimizers, keep_tensors=False):
     """Parameters by walking the models, masters and states by walking the optimizers, gradients by either."""
     roles = Roles(keep_tensors)
     name_of = {}
+    experts = _experts.blocks_of(models, module_names(models))
+    trained = {id(parameter) for optimizer in optimizers for group in optimizer.param_groups
+               for parameter in group["params"]}
     for position, model in enumerate(models):
         prefix = "" if position == 0 else type(model).__name__ + "."
         for name, parameter in model.named_parameters():
@@ -121,7 +126,9 @@ def find_roles(models, optimizers, keep_tensors=False):
                 name = name.replace(wrapper, "")
             name = prefix + name
             name_of.setdefault(id(parameter), name)
-            roles.claim(parameter, "parameter", name)
+            # An optimizer updates all experts, whichever are chosen.
+            chosen = experts and id(parameter) not in trained and _experts.within(name.rpartition(".")[0], experts)
+            roles.claim(parameter, "expert" if chosen else "parameter", name)
         for name, buffer in model.named_buffers():
             if buffer.numel() == 1:
                 continue  # how many batches there were

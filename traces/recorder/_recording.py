@@ -7,7 +7,7 @@ import subprocess
 
 import torch
 
-from . import _program, _trace
+from . import _experts, _program, _trace
 from ._command import find_command
 from ._errors import Recorded, RecorderError
 from ._observer import CannotLoad, load
@@ -230,6 +230,7 @@ class Library:
         self._type = _DEVICES[device]
         self._hooks = []
         self._names = []
+        self._experts = {}
         self._stance = None
         self._root = -1
         self._started = False
@@ -246,6 +247,7 @@ class Library:
 
     def begin(self, models, roles):
         names = _program.module_names(models)
+        self._experts = _experts.blocks_of(models, names)
         numbers = {}
         for identity, name in names.items():
             numbers[identity] = len(self._names)
@@ -313,7 +315,7 @@ class Library:
         compiled = [region for step in steps for region in step["compiled_regions"]]
         duration_ns = sorted(step["duration_ns"] for step in steps)[len(steps) // 2]
         timed = self._recording._timed and header["device"] != "meta"
-        lines = _trace.make_trace(steps, self._names, header, timed)
+        lines = _trace.make_trace(steps, self._names, header, timed, self._experts)
         ops = [line for line in lines if line["kind"] == "op"]
         if not ops:
             raise RecorderError("the step had no ops on the model's device")

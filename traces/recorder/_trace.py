@@ -6,7 +6,7 @@ import os
 import statistics
 import tempfile
 
-from . import _choices
+from . import _choices, _experts
 from ._errors import RecorderError
 
 # Numbers that became tensors, an optimizer's count of steps: nothing worth moving, unless it has a name.
@@ -146,10 +146,42 @@ def _numbers_in_names(ops):
     return numbers
 
 
-def make_trace(steps, modules, header, timed):
+def _without_idle_experts(ops, modules, experts):
+    """Some programs call experts that no token has chosen with no rows: ops there compute nothing."""
+    return [op for op in ops if op["writes"] or op["module"] < 0 or
+            _experts.within(modules[op["module"]], experts) is None]
+
+
+def _reveal(ops, tensors, experts):
+    """Says which ops a gate decides: those of experts (`experts`: the block of each). It is the last op of the block
+    before them that looks for the largest scores. Experts that no gate chooses are parameters."""
+    gates, gated = {}, set()
+    for op in ops:
+        module = op["module"]
+        expert = _experts.within(module, experts)
+        if expert is not None:
+            gate = gates.get(experts[expert])
+            if gate is not None:
+                gated.add(experts[expert])
+                op["module"], op["revealed_by"] = expert, gate["id"]
+        elif op["name"].endswith("topk"):
+            block = _experts.within(module, set(experts.values()))
+            if block is not None:
+                gates[block] = op
+    for block in gated:
+        gates[block]["module"] = block
+    for tensor in tensors:
+        if tensor["role"] == "expert":
+            expert = _experts.within(tensor["name"], experts)
+            if expert is None or experts[expert] not in gated:
+                tensor["role"] = "parameter"
+
+
+def make_trace(steps, modules, header, timed, experts):
     """The lines of the trace, as objects. `steps`: what the observer gave, alike, each with its "roles" and those
-    before it; `modules`: names by number; `timed`: durations mean something."""
+    before it; `modules`: names by number; `timed`: durations mean something; `experts`: the block of each."""
     for step in steps:
+        step["ops"] = _without_idle_experts(step["ops"], modules, experts)
         named = step["roles"].of.keys() | step["roles_before"].of.keys()
         scalars = {i for i, tensor in enumerate(step["tensors"])
                    if tensor["bytes"] <= _SCALAR_BYTES and tensor["storage"] not in named}
@@ -190,7 +222,9 @@ def make_trace(steps, modules, header, timed):
         tensor = step["tensors"][index]
         name = tensor["name"] or born.get(index) or f"tensor.{index}"
         ids[index] = add_tensor(name, tensor["bytes"], tensor["role"], tensor["persistent"])
-    seen = {tensor["storage"] for tensor in step["tensors"]}
+    idle = {tensor["storage"] for index, tensor in enumerate(step["tensors"])  # of calls without rows
+            if tensor["role"] == "expert" and index not in ids}
+    seen = {tensor["storage"] for tensor in step["tensors"]} - idle
     device = header.pop("device")
     for address, (role, name, size, kind) in roles.of.items():  # takes memory, though this step did not touch it
         if address not in seen and kind == device and role != "gradient":
@@ -205,6 +239,7 @@ def make_trace(steps, modules, header, timed):
                     "duration_source": "measured" if timed else "modelled", "gap_before_ns": op["gap_before_ns"],
                     "flops": op["flops"], "bytes": op["bytes"], **op["kernel"],
                     "reads": reads, "writes": writes})
+    _reveal(ops, lines, experts)
     choices, refused = _choices.find_choices(
         [(op["name"], op["phase"], op["module"], op["reads"], op["writes"]) for op in ops],
         [(line["name"], line["persistent"]) for line in lines])

@@ -196,7 +196,8 @@ void set_weights(const Values& values, GenerateOptions& options) {
   }
 }
 
-constexpr const char* routing_options[] = {"routing-seed", "routing-popularity", "routing-repeat"};
+constexpr const char* routing_options[] = {"routing-seed",    "routing-popularity", "routing-repeat", "routing-topic",
+                                           "routing-profile", "experts-per-token",  "grouped-experts"};
 
 // Of a generation. What only training or a single pass has is refused.
 void set_generation(const Values& values, GenerateOptions& options) {
@@ -257,6 +258,20 @@ void set_generation(const Values& values, GenerateOptions& options) {
   generation.routing.seed = static_cast<std::uint64_t>(values.whole("routing-seed"));
   generation.routing.popularity = values.real("routing-popularity");
   generation.routing.repeat = values.real("routing-repeat");
+  generation.routing.topic = values.real("routing-topic");
+  const std::int64_t profile = values.whole("routing-profile");
+  if (profile < 0 || profile > 0xffff)
+    throw Error(fmt::format("--routing-profile: {} is not from 0 to 65535", profile));
+  generation.routing.profile = static_cast<std::uint64_t>(profile);
+  generation.grouped_experts = values.flag("grouped-experts");
+  if (values.given("experts-per-token")) {
+    const std::int64_t experts = values.whole("experts-per-token");
+    if (experts < 1 || static_cast<std::uint64_t>(experts) > options.model.experts) {
+      throw Error(fmt::format("--experts-per-token: {} is not from 1 to the {} experts of {}", experts,
+                              options.model.experts, options.model.name));
+    }
+    options.model.experts_per_token = static_cast<std::uint64_t>(experts);
+  }
   options.batch = requests * batches;
   options.micro_batches = batches;
   options.sequence_lengths = drawn.prompts;
@@ -500,6 +515,21 @@ const std::vector<GenerateOption>& generate_options() {
        "Zipf's exponent of the experts' popularity, 0 to 16; 0: all alike (with --new-tokens)", "0.16"},
       {"routing-repeat", real, "Probability that a token keeps an expert of the token before it (with --new-tokens)",
        "0"},
+      {"routing-topic", real,
+       "Zipf's exponent of each request's own preferences, which multiply the popularity, 0 to 2 (with --new-tokens; "
+       "0: "
+       "requests are alike)",
+       "0"},
+      {"routing-profile", whole,
+       "Count how often so many tokens of other requests choose each expert, for policies that start from such a "
+       "profile "
+       "(with --new-tokens; 0: none)",
+       "0"},
+      {"grouped-experts", flag,
+       "Kernels that compute all experts of a layer at once, as serving engines have them: they start once for all "
+       "(with "
+       "--new-tokens; default: kernels of each expert)"},
+      {"experts-per-token", whole, "Experts that each token chooses (default: the model's; with --new-tokens)"},
       {"communication", text,
        "Software between data-parallel ranks, which hides part of its collectives: " + enum_names<Communication>() +
            " (default: ddp without ZeRO, else deepspeed)"},

@@ -212,7 +212,7 @@ std::uint32_t Trace::add_detail(const OpDetail& detail) {
 }
 
 TensorId Trace::add_tensor(std::string_view name, Bytes bytes, Role role, bool persistent) {
-  tensors.push_back({names.intern(name), role, persistent, bytes, 0});
+  tensors.push_back({.name = names.intern(name), .role = role, .persistent = persistent, .bytes = bytes});
   return static_cast<TensorId>(tensors.size() - 1);
 }
 

@@ -10,8 +10,9 @@
 //
 // ktransformers: KTransformers (SOSP'25; doc/en of its repository): routed experts run on the CPU, but for a share that
 // the GPU has, placed by its --kt-expert-placement-strategy: as many of each layer (uniform), the first layers' (front
-// -loading), drawn (random), or those that the prompt's tokens chose most, from the first new token on (dynamic). Its
-// strategy `frequency` needs a profile, which a trace is not.
+// -loading), drawn (random), those that other requests chose most (frequency; Tensor::profiled_uses), or from the first
+// new token on those that the prompt's tokens chose most (dynamic, which starts from a profile if there is one and
+// changes each layer once the prompt is through it).
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -239,8 +240,9 @@ class Ktransformers final : public ExpertPlaces {
  public:
   explicit Ktransformers(Options& options) {
     options.real("gpu_experts", gpu_experts_, "share", "of all routed experts that are on the GPU");
-    options.choice("placement", placement_, {"uniform", "front-loading", "random", "dynamic"},
-                   "which: as many of each layer, the first layers', drawn, or those that the prompt chose most");
+    options.choice("placement", placement_, {"uniform", "front-loading", "random", "frequency", "dynamic"},
+                   "which: as many of each layer, the first layers', drawn, those that other requests chose most (the "
+                   "trace's profile), or those that the prompt chose most");
     options.number("seed", seed_, "", "of placement=random").only_with("placement", "random");
     if (gpu_experts_ > 1) throw Error("policy 'ktransformers': option gpu_experts is a share, at most 1");
   }
@@ -250,9 +252,10 @@ class Ktransformers final : public ExpertPlaces {
       case EventKind::profile_ready:
         learn(view);
         counts_.clear();
+        counted_ = none;
         break;
       case EventKind::revealed:
-        if (dynamic()) count_prompt(event, view);
+        if (dynamic()) count_prompt(event, view, actions);
         break;
       case EventKind::op_issued:
         if (experts_ && dynamic()) change_places(event, view, actions);
@@ -278,18 +281,16 @@ class Ktransformers final : public ExpertPlaces {
     }
     counts[at.layer][at.expert] += flops;
   }
-  // As many of each layer as before, those that were chosen most.
-  static OnGpu chosen_most(const OnGpu& before, const Counts& counts) {
-    OnGpu on_gpu = before;
-    for (std::size_t layer = 0; layer < counts.size(); ++layer) {
-      std::vector<std::size_t> order(counts[layer].size());
-      std::iota(order.begin(), order.end(), std::size_t{0});
-      std::ranges::stable_sort(order, std::ranges::greater{},
-                               [&](std::size_t expert) { return counts[layer][expert]; });
-      const auto room = static_cast<std::size_t>(std::ranges::count(before[layer], 1));
-      std::ranges::fill(on_gpu[layer], std::uint8_t{0});
-      for (std::size_t i = 0; i < room; ++i) on_gpu[layer][order[i]] = 1;
-    }
+  // Of a layer, as many as before: those that were chosen most; of equal ones those that are there.
+  static std::vector<std::uint8_t> chosen_most(const std::vector<std::uint8_t>& before,
+                                               const std::vector<std::uint64_t>& counts) {
+    std::vector<std::size_t> order(before.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::stable_sort(order, std::ranges::greater{},
+                             [&](std::size_t expert) { return std::pair(counts[expert], before[expert]); });
+    const auto room = static_cast<std::size_t>(std::ranges::count(before, 1));
+    std::vector<std::uint8_t> on_gpu(before.size(), 0);
+    for (std::size_t i = 0; i < room; ++i) on_gpu[order[i]] = 1;
     return on_gpu;
   }
 
@@ -297,10 +298,17 @@ class Ktransformers final : public ExpertPlaces {
   const char* name() const override { return "ktransformers"; }
   bool dynamic() const { return placement_ == "dynamic"; }
 
-  OnGpu placed(const Trace&, const MachineSpec&, const Experts& experts) const override {
+  OnGpu placed(const Trace& trace, const MachineSpec&, const Experts& experts) const override {
     const std::size_t all = count_of(experts);
     const auto count = static_cast<std::size_t>(gpu_experts_ * static_cast<double>(all) + 0.5);
-    if (placement_ == "uniform" || dynamic()) return placed_evenly(experts, count);
+    const bool profiled =
+        std::ranges::any_of(trace.tensors, [](const Tensor& tensor) { return tensor.profiled_uses != 0; });
+    if (placement_ == "frequency" && !profiled) {
+      throw Error(
+          "policy 'ktransformers': placement=frequency needs a profile, and the trace has none; generate it with "
+          "--routing-profile 10000");
+    }
+    if (placement_ == "uniform" || (dynamic() && !profiled)) return placed_evenly(experts, count);
     OnGpu on_gpu = placed_evenly(experts, 0);
     std::vector<std::pair<std::uint32_t, std::size_t>> order;
     for (std::uint32_t layer = 0; layer < experts.layers(); ++layer) {
@@ -314,48 +322,72 @@ class Ktransformers final : public ExpertPlaces {
         std::swap(order[left - 1], order[hash.value() % left]);
       }
     }
+    if (placement_ == "frequency" || dynamic()) {
+      std::ranges::stable_sort(order, std::ranges::greater{}, [&](const auto& place) {
+        const auto weights = experts.weights_in(place.first, place.second);
+        return weights.empty() ? 0 : trace.tensors[weights.front()].profiled_uses;
+      });
+    }
     for (std::size_t i = 0; i < count; ++i) on_gpu[order[i].first][order[i].second] = 1;
     return on_gpu;
   }
 
-  void count_prompt(const Event& event, const View& view) {
+  void count_prompt(const Event& event, const View& view, Actions& actions) {
     const Trace& trace = view.program->trace;
     if (!experts_ || trace.ops[event.op].phase != Phase::prefill) return;
+    // The prompts are through the layer before.
+    const std::uint32_t layer = experts_->layer(event.op);
+    if (counted_ != none && counted_ != layer) follow_prompt(counted_, view, actions);
+    counted_ = layer;
     for (const Use& use : event.uses) {
       const std::size_t op = (view.op + std::size_t{view.distance_to_revealed_use(use.tensor)}) % trace.ops.size();
       count(counts_, *experts_, experts_->place(use.tensor), trace.ops[op].flops);
     }
   }
 
-  // With the first new token; with the next prompt they are where they were.
+  // With the next prompt they are where they were.
   void change_places(const Event& event, const View& view, Actions& actions) {
     const bool decode = event.op != none && view.program->trace.ops[event.op].phase == Phase::decode;
     if (decode == decoding_) return;
     decoding_ = decode;
-    if (!decode) counts_.clear();
+    if (decode) {
+      if (counted_ != none) follow_prompt(counted_, view, actions);
+      counted_ = none;
+      return;
+    }
+    counts_.clear();
     const OnGpu at_start = placed(view.program->trace, view.machine, *experts_);
-    const OnGpu before = std::exchange(on_gpu_, decode ? chosen_most(at_start, counts_) : at_start);
+    for (std::uint32_t layer = 0; layer < experts_->layers(); ++layer) {
+      move_to(layer, at_start[layer], view, actions);
+    }
+  }
+
+  void follow_prompt(std::uint32_t layer, const View& view, Actions& actions) {
+    if (!counts_.empty()) move_to(layer, chosen_most(on_gpu_[layer], counts_[layer]), view, actions);
+  }
+
+  void move_to(std::uint32_t layer, const std::vector<std::uint8_t>& places, const View& view, Actions& actions) {
+    const std::vector<std::uint8_t> before = std::exchange(on_gpu_[layer], places);
     const TierId cpu = view.machine.tier_of(Device::cpu);
-    const auto each = [&](auto visit) {
-      for (std::uint32_t layer = 0; layer < experts_->layers(); ++layer) {
-        for (std::size_t i = 0; i < experts_->count_in(layer); ++i) {
-          if (before[layer][i] == on_gpu_[layer][i]) continue;
-          for (const TensorId tensor : experts_->weights_in(layer, i)) visit(tensor, on_gpu_[layer][i] != 0);
+    for (const bool comes : {false, true}) {
+      for (std::size_t i = 0; i < places.size(); ++i) {
+        if (before[i] == places[i] || comes != (places[i] != 0)) continue;
+        for (const TensorId tensor : experts_->weights_in(layer, i)) {
+          if (comes) {
+            fetch_missing(tensor, view, actions);
+          } else {
+            actions.evict(tensor, cpu);
+          }
         }
       }
-    };
-    each([&](TensorId tensor, bool comes) {
-      if (!comes) actions.evict(tensor, cpu);
-    });
-    each([&](TensorId tensor, bool comes) {
-      if (comes) fetch_missing(tensor, view, actions);
-    });
+    }
   }
 
   double gpu_experts_ = 0;
   std::string placement_ = "uniform";
   std::uint64_t seed_ = 1;
   Counts counts_;
+  std::uint32_t counted_ = none;  // the layer whose prompts were counted last
   bool decoding_ = false;
 };
 
@@ -377,7 +409,9 @@ class KtransformersPlaces final : public DecidedPlaces {
         }
       }
     } else if (dynamic_ && !decoding_) {
-      on_gpu_ = Ktransformers::chosen_most(at_start_, counts_);
+      for (std::size_t layer = 0; layer < counts_.size(); ++layer) {
+        on_gpu_[layer] = Ktransformers::chosen_most(at_start_[layer], counts_[layer]);
+      }
     }
     decoding_ = !prompt;
     for (const ExpertOps& ops : experts_of(decided, trace_, experts_)) {

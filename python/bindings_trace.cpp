@@ -102,7 +102,11 @@ DetailRow row_of(const OpDetail& detail) { return {detail.cpu_duration_ns, detai
 Tensor tensor_of(const TensorRow& row, const NamePool& names, std::size_t index) {
   check_below(row.name, names.size(), "name", index);
   check_below(row.role, role_count, "role", index);
-  return {row.name, static_cast<Role>(row.role), row.persistent, row.bytes, row.stored_bytes};
+  return {.name = row.name,
+          .role = static_cast<Role>(row.role),
+          .persistent = row.persistent,
+          .bytes = row.bytes,
+          .stored_bytes = row.stored_bytes};
 }
 
 // All but the accesses. The names, kernels and details are the trace's.

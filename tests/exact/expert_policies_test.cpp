@@ -151,9 +151,28 @@ TEST(Ktransformers, PlacesAShare) {
   // The prompt chose 2 twice: from the first new token on it is there in place of 0.
   EXPECT_EQ(devices("ktransformers", {{"gpu_experts", "0.34"}, {"placement", "dynamic"}}, Layer(choices, 2, 15).trace),
             "ggccgcgcgg");
+  // Of equal ones those that are there: 0.
+  EXPECT_EQ(devices("ktransformers", {{"gpu_experts", "0.34"}, {"placement", "dynamic"}},
+                    Layer(Choices{{0, 1, 2}, {1}, {0}}, 1, 15).trace),
+            "ggccgcgg");
   const std::string drawn = devices("ktransformers", {{"gpu_experts", "0.34"}, {"placement", "random"}},
                                     Layer(Choices{{0}, {1}, {2}}, 0, 15).trace);
   EXPECT_EQ(std::ranges::count(drawn, 'c'), 2);
+}
+
+// By the profile of other requests 1 is the most popular, then 2.
+TEST(Ktransformers, PlacesWhatOtherRequestsChoseMost) {
+  Trace trace = Layer(Choices{{0, 1, 2}, {0}}, 1, 15).trace;
+  const Settings settings = {{"gpu_experts", "0.34"}, {"placement", "frequency"}};
+  EXPECT_THAT([&] { devices("ktransformers", settings, trace); },
+              testing::ThrowsMessage<Error>(HasSubstr("placement=frequency needs a profile, and the trace has none; "
+                                                      "generate it with --routing-profile 10000")));
+  trace.tensors[2].profiled_uses = 7;
+  trace.tensors[3].profiled_uses = 5;
+  EXPECT_EQ(devices("ktransformers", settings, trace), "gcgcgc");
+  EXPECT_EQ(devices("ktransformers", {{"gpu_experts", "0.67"}, {"placement", "frequency"}}, trace), "gcgggc");
+  // Where the prompt chose each once, they stay.
+  EXPECT_EQ(devices("ktransformers", {{"gpu_experts", "0.34"}, {"placement", "dynamic"}}, trace), "gcgcgc");
 }
 
 TEST(Ktransformers, AShareIsAtMostOne) {

@@ -15,12 +15,14 @@
 #include "core/error.h"
 #include "tests/generate_cases.h"
 #include "traces/generate/generate.h"
+#include "traces/generate/kernel_model.h"
 
 namespace tencache {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // Two micro-batches of three requests, prompts of 20 tokens, five new ones each.
 GenerateOptions block(const std::string& model, BlockOrder order = BlockOrder::zigzag) {
@@ -266,6 +268,92 @@ TEST(MixtureOfExperts, TouchesAsManyExpertsAsIndependentTokensDo) {
     // Its variance is below that of E independent coins, E/4: five standard errors.
     EXPECT_NEAR(experts / draws, expected, b == 1 ? 0 : 5 * std::sqrt(2 / draws)) << b;
   }
+}
+
+// Tokens of other requests, counted: each chooses 2 of 8 experts. The trace is else as it is without a profile.
+TEST(MixtureOfExperts, HasAProfileOfOtherRequests) {
+  GenerateOptions options = block("mixtral-8x7b");
+  const Trace without = generate(options);
+  options.generation->routing.profile = 4000;
+  options.generation->routing.popularity = 1;
+  const Trace skewed = generate(options);
+  options.generation->routing.popularity = ExpertRouting{}.popularity;
+  const Trace with = generate(options);
+  EXPECT_EQ(with.accesses, without.accesses);
+  std::map<std::string, std::map<std::string, Count>> uses;  // by layer, and expert
+  for (const Tensor& tensor : skewed.tensors) {
+    if (tensor.role != Role::expert) {
+      EXPECT_EQ(tensor.profiled_uses, 0);
+      continue;
+    }
+    const std::string name(skewed.name(tensor));
+    const std::size_t expert = name.find("experts.") + 8, end = name.find('.', expert);
+    Count& count = uses[name.substr(0, expert)].try_emplace(name.substr(expert, end - expert), 0).first->second;
+    EXPECT_TRUE(count == 0 || count == tensor.profiled_uses) << name;  // all weights of an expert alike
+    count = tensor.profiled_uses;
+  }
+  EXPECT_EQ(uses.size(), options.model.layers);
+  for (const auto& [layer, experts] : uses) {
+    Count sum = 0, most = 0;
+    for (const auto& [expert, count] : experts) sum += count, most = std::max(most, count);
+    EXPECT_EQ(sum, 2 * 4000u) << layer;
+    // By Zipf's law the first is chosen by 1/2.72 at once, and by 0.31 of the rest after another.
+    EXPECT_GT(most, 4000 / 2u) << layer;
+  }
+}
+
+// Kernels that compute all experts of a layer start once: an op says so for each layer and token, and the experts' own
+// ops are shorter by it.
+TEST(MixtureOfExperts, GroupedKernelsStartOnce) {
+  GenerateOptions options = block("mixtral-8x7b");
+  const Trace separate = generate(options);
+  options.generation->grouped_experts = true;
+  const Trace grouped = generate(options);
+  const KernelModel kernels(options.gpu, options.precision);
+  const Nanoseconds product = kernels.start_ns({.kind = KernelKind::matmul});
+  ASSERT_GT(product, 0);
+  const auto named = [](const Trace& trace, std::string_view name) {
+    std::vector<Nanoseconds> durations;
+    for (const Op& op : trace.ops) {
+      if (trace.name(op) == name) durations.push_back(op.duration_ns);
+    }
+    return durations;
+  };
+  const std::vector<Nanoseconds> starts = named(grouped, "grouped_experts");
+  EXPECT_EQ(starts.size(), named(grouped, "permute").size());
+  for (const Nanoseconds start : starts) {
+    EXPECT_EQ(start, 2 * product + kernels.start_ns({.kind = KernelKind::elementwise}));
+  }
+  EXPECT_THAT(named(separate, "grouped_experts"), IsEmpty());
+  const std::vector<Nanoseconds> before = named(separate, "w3"), after = named(grouped, "w3");
+  ASSERT_EQ(before.size(), after.size());
+  for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(after[i], std::max<Nanoseconds>(1, before[i] - product));
+  EXPECT_EQ(named(separate, "gate"), named(grouped, "gate"));
+}
+
+// A request that prefers few experts to the rest chooses these again and again, and others prefer others.
+TEST(MixtureOfExperts, RequestsHaveTopics) {
+  const auto touched = [](double topic, Count requests) {
+    GenerateOptions options = block("mixtral-8x7b");
+    options.model.experts = 64;
+    options.batch = requests;
+    options.micro_batches = 1;
+    options.sequence_lengths = {1};
+    options.generation->new_tokens = 20;
+    options.generation->routing.popularity = 0;
+    options.generation->routing.topic = topic;
+    std::map<std::string, int> modules;
+    const Trace trace = generate(options);
+    for (const Op& op : trace.ops) {
+      if (trace.name(op) == "w3") ++modules[std::string(trace.module(op))];
+    }
+    return static_cast<double>(modules.size()) / static_cast<double>(options.model.layers);
+  };
+  // 20 tokens of two experts each: without a topic 64·(1 − (62/64)^20) = 30.1 of 64.
+  EXPECT_NEAR(touched(0, 1), 30.1, 3);
+  EXPECT_LT(touched(2, 1), 15);
+  // 16 requests with topics of their own touch far more than one.
+  EXPECT_GT(touched(2, 16), 45);
 }
 
 // The same choices in both orders and on every rank; others with another seed; a token that always keeps the experts of
@@ -740,6 +828,9 @@ TEST(TextGeneration, RefusesWhatIsNone) {
   options.generation->routing.popularity = 0;
   options.generation->routing.repeat = 1.5;
   EXPECT_THAT(error_of(options), HasSubstr("--routing-repeat: 1.500000 is not a probability from 0 to 1"));
+  options.generation->routing.repeat = 0;
+  options.generation->routing.topic = 3;
+  EXPECT_THAT(error_of(options), HasSubstr("--routing-topic: 3.000000 is not an exponent from 0 to 2"));
   options = block("deepseek-v2-lite");
   options.attention = AttentionKind::materialised;
   EXPECT_THAT(error_of(options), HasSubstr("--attention: latent attention is modelled with fused kernels only"));

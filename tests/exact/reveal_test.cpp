@@ -398,6 +398,23 @@ TEST(NoLeak, WhatIsStillToBeRevealedDecidesNothing) {
   }
 }
 
+// Nor where experts are placed by a profile of other requests, or by the prompt.
+TEST(NoLeak, PlacementsOfExpertsKnowThePastOnly) {
+  Trace trace = small_mixture(1);
+  std::uint16_t uses = 0;
+  for (Tensor& tensor : trace.tensors) {
+    if (tensor.role == Role::expert) tensor.profiled_uses = static_cast<std::uint16_t>(++uses % 7);
+  }
+  const Trace other = with_other_choices(trace, 2);
+  const MachineSpec machine = machine_for(trace);
+  for (const std::string placement : {"frequency", "dynamic"}) {
+    const Settings settings = {{"gpu_experts", "0.5"}, {"placement", placement}};
+    const Answers answers = answers_of("ktransformers", settings, trace, machine, 2);
+    EXPECT_TRUE(answers.ran) << placement;
+    EXPECT_EQ(difference(answers.text, answers_of("ktransformers", settings, other, machine, 2).text), "") << placement;
+  }
+}
+
 // The test can see what oracles know.
 TEST(NoLeak, OraclesKnowMore) {
   const Trace trace = small_mixture(1);

@@ -326,6 +326,16 @@ TEST(TraceFile, ReadsFilesOfVersionSix) {
   EXPECT_EQ(format_trace(trace), read_file(file, 1 << 20));
 }
 
+// And for version 7.
+TEST(TraceFile, ReadsFilesOfVersionSeven) {
+  const std::string file = TENCACHE_SOURCE_DIR "/tests/data/version-7.trace.jsonl";
+  const Trace trace = read_trace(file);
+  EXPECT_EQ(format_version(trace), 7);
+  EXPECT_EQ(trace.tensors[0].profiled_uses, 65535);
+  EXPECT_EQ(trace.tensors[1].profiled_uses, 0);
+  EXPECT_EQ(format_trace(trace), read_file(file, 1 << 20));
+}
+
 TEST(TraceFile, OnlyWhatMayBeFreedIs) {
   const auto error = [](const std::string& op, const std::string& frees) {
     std::string text = with("\"format_version\":1", "\"format_version\":5");
@@ -556,8 +566,8 @@ TEST(TraceFile, ValidationRefusesKernelsAndDetailsThatCannotBe) {
 
 // Whatever else a later version says in its header, the version is what the message is about.
 TEST(TraceFile, SaysThatAFileIsOfALaterVersion) {
-  EXPECT_EQ(error_of(with("\"format_version\":1,\"model\":\"tiny\"", "\"format_version\":7,\"shards\":8")),
-            "t:1: format version 7 is not supported; this program reads versions 1 to 6: read it with the TenCache "
+  EXPECT_EQ(error_of(with("\"format_version\":1,\"model\":\"tiny\"", "\"format_version\":8,\"shards\":8")),
+            "t:1: format version 8 is not supported; this program reads versions 1 to 7: read it with the TenCache "
             "that wrote "
             "it, or a newer one");
 }
@@ -576,8 +586,8 @@ TEST(TraceFile, NamesTheLineOfBadInput) {
   EXPECT_THAT(error_of(with(op_lines, op_lines + tensor_lines)), HasSubstr("t:8: a tensor after the first op"));
   EXPECT_THAT(error_of(with("\"kind\":\"op\"", "\"kind\":\"opus\"")),
               HasSubstr("t:5: unknown kind 'opus'; it is header, tensor, op or choice"));
-  EXPECT_THAT(error_of(with("\"format_version\":1", "\"format_version\":7")),
-              HasSubstr("t:1: format version 7 is not supported"));
+  EXPECT_THAT(error_of(with("\"format_version\":1", "\"format_version\":8")),
+              HasSubstr("t:1: format version 8 is not supported"));
   EXPECT_THAT(error_of(with("\"format_version\":1,", "")),
               HasSubstr("t:1: missing 'format_version'; the keys are kind, format_version, model"));
   EXPECT_THAT(error_of(with("\"flops\":7", "\"flop\":7")),

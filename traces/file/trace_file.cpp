@@ -318,6 +318,7 @@ constexpr TraceKeys tensor_keys = std::to_array<Key<Tensor>>({
     {"role", required, choice<&Tensor::role>},
     {"persistent", required, truth<&Tensor::persistent>},
     {"stored_bytes", version_2, number<&Tensor::stored_bytes, largest_tensor_bytes>},
+    {"profiled_uses", version_7, number<&Tensor::profiled_uses, 0xffff>},
 });
 
 constexpr TraceKeys op_keys = std::to_array<Key<OpLine>>({
@@ -389,6 +390,7 @@ void Reader::read_tensor(json::object& object) {
   add_to_total(total_stored_bytes_, tensor.stored_bytes, "stored sizes of the tensors");
   const TensorId added = trace_.add_tensor(tensor_name_, tensor.bytes, tensor.role, tensor.persistent);
   if (tensor.stored_bytes != tensor.bytes) trace_.tensors[added].stored_bytes = tensor.stored_bytes;
+  trace_.tensors[added].profiled_uses = tensor.profiled_uses;
 }
 
 // What the keys of a kernel demand of each other.

@@ -16,7 +16,7 @@
 
 namespace tencache {
 
-inline constexpr int newest_trace_version = 6;
+inline constexpr int newest_trace_version = 7;
 
 // What version 3 says itself: provenance by the sentence that the headers of older versions have, the only place where
 // it is read.
@@ -27,7 +27,16 @@ inline bool is_of_version_1(Role role) { return role < Role::kv_cache; }
 inline bool is_of_version_1(Phase phase) { return phase < Phase::prefill; }
 
 // All but the first may be left out.
-enum class KeySince : std::uint8_t { required, version_1, version_2, version_3, version_4, version_5, version_6 };
+enum class KeySince : std::uint8_t {
+  required,
+  version_1,
+  version_2,
+  version_3,
+  version_4,
+  version_5,
+  version_6,
+  version_7
+};
 
 template <typename Read>
 struct TraceKey {
@@ -41,7 +50,7 @@ template <typename Key, std::size_t n>
 struct TraceKeys {
   static_assert(n <= 32);
   std::array<Key, n> all;
-  std::uint32_t required, version_2, version_3, version_4, version_5, version_6;  // a bit per key
+  std::uint32_t required, version_2, version_3, version_4, version_5, version_6, version_7;  // a bit per key
 
   constexpr TraceKeys(const std::array<Key, n>& keys)
       : all(keys),
@@ -50,14 +59,15 @@ struct TraceKeys {
         version_3(bits_of([](const Key& key) { return key.since == KeySince::version_3; })),
         version_4(bits_of([](const Key& key) { return key.since == KeySince::version_4; })),
         version_5(bits_of([](const Key& key) { return key.since == KeySince::version_5; })),
-        version_6(bits_of([](const Key& key) { return key.since == KeySince::version_6; })) {}
+        version_6(bits_of([](const Key& key) { return key.since == KeySince::version_6; })),
+        version_7(bits_of([](const Key& key) { return key.since == KeySince::version_7; })) {}
 
   constexpr std::uint32_t bits(std::initializer_list<std::string_view> names) const {
     return bits_of([names](const Key& key) { return std::ranges::find(names, key.name) != names.end(); });
   }
   std::uint32_t later_than(int version) const {
     return (version < 2 ? version_2 : 0) | (version < 3 ? version_3 : 0) | (version < 4 ? version_4 : 0) |
-           (version < 5 ? version_5 : 0) | (version < 6 ? version_6 : 0);
+           (version < 5 ? version_5 : 0) | (version < 6 ? version_6 : 0) | (version < 7 ? version_7 : 0);
   }
 
   std::string list() const {
@@ -157,7 +167,8 @@ class TraceLine {
     if (later == 0) return;
     const auto key = static_cast<std::size_t>(std::bit_width(later)) - 1;
     const auto is = [key](std::uint32_t of_version) { return (of_version >> key & 1) != 0; };
-    const int since = is(keys.version_6)   ? 6
+    const int since = is(keys.version_7)   ? 7
+                      : is(keys.version_6) ? 6
                       : is(keys.version_5) ? 5
                       : is(keys.version_4) ? 4
                       : is(keys.version_3) ? 3

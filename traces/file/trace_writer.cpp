@@ -56,6 +56,7 @@ class Writer {
     text("role", to_string(tensor.role));
     truth("persistent", tensor.persistent);
     if (has_stored_bytes(tensor)) number("stored_bytes", tensor.stored_bytes);
+    if (tensor.profiled_uses != 0) number("profiled_uses", tensor.profiled_uses);
     end_line();
   }
 
@@ -224,6 +225,7 @@ int format_version(const Trace& trace) {
     return !is_of_version_1(op.phase) || trace.kernel(op) != Kernel{} || trace.detail(op) != OpDetail{} ||
            op.stream != OpStream::compute;
   };
+  if (std::ranges::any_of(trace.tensors, [](const Tensor& tensor) { return tensor.profiled_uses != 0; })) return 7;
   if (!trace.choices.empty()) return 6;
   if (std::ranges::any_of(trace.ops, [](const Op& op) { return op.accesses.frees != 0; })) return 5;
   if (std::ranges::any_of(trace.ops, [](const Op& op) { return op.issue_ns != 0; })) return 4;

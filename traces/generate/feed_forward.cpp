@@ -93,6 +93,15 @@ TensorId FeedForwardOps::experts_forward(Layer& layer, const MicroBatch& micro, 
   const TensorId sources[] = {x, state.weights};
   step_.op("permute", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(sources),
            std::span<const TensorId>(inputs));
+  // They start even if the GPU has none of the experts.
+  const bool grouped = routed && step_.options.generation->grouped_experts;
+  if (grouped) {
+    Op start = step_.kernel("grouped_experts", module, {.kernel = {.kind = KernelKind::elementwise}, .bytes = 1});
+    start.duration_ns = 2 * step_.model().start_ns({.kind = KernelKind::matmul}) +
+                        step_.model().start_ns({.kind = KernelKind::elementwise});
+    step_.op(start, {}, {});
+  }
+  step_.grouped = grouped;
   if (routed) step_.begin_revealed(decision);
   state.outputs.clear();
   state.experts.resize(count);
@@ -103,7 +112,11 @@ TensorId FeedForwardOps::experts_forward(Layer& layer, const MicroBatch& micro, 
     state.outputs.push_back(forward(layer.experts[i], input, tokens_of(i), state.experts[i], false));
   }
   if (routed) step_.end_revealed();
+  step_.grouped = false;
   const bool stops = linears_.stops_early();
+  // Before the sum, so that it runs while the CPU computes experts.
+  const bool shares = static_cast<bool>(layer.feed_forward.up);
+  const TensorId shared = shares ? forward(layer.feed_forward, x, tokens, state.shared, true) : none;
   TensorId combined = none;
   if (!stops) {
     combined = step_.activation(module, "combined", tokens * hidden);
@@ -112,9 +125,7 @@ TensorId FeedForwardOps::experts_forward(Layer& layer, const MicroBatch& micro, 
     step_.op("combine", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(parts),
              std::span<const TensorId>(&combined, 1));
   }
-  if (!layer.feed_forward.up) return combined;
-  const TensorId shared = forward(layer.feed_forward, x, tokens, state.shared, true);
-  if (!stops) step_.op("add_shared", module, kernels_.add(tokens * hidden), {combined, shared}, {combined});
+  if (shares && !stops) step_.op("add_shared", module, kernels_.add(tokens * hidden), {combined, shared}, {combined});
   return combined;
 }
 

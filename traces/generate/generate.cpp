@@ -320,6 +320,9 @@ void check_generation(const GenerateOptions& o) {
   if (!(routing.repeat >= 0 && routing.repeat <= 1)) {
     refuse("routing-repeat", std::to_string(routing.repeat) + " is not a probability from 0 to 1");
   }
+  if (!(routing.topic >= 0 && routing.topic <= 2)) {
+    refuse("routing-topic", std::to_string(routing.topic) + " is not an exponent from 0 to 2");
+  }
   if (o.data_parallel > 1) {
     refuse("data-parallel",
            "replicas of a generation are runs of their own; take --tensor-parallel or "

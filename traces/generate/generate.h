@@ -135,8 +135,10 @@ inline constexpr auto enum_texts<Placeable> = std::to_array<std::string_view>({"
 // whose experts are nearly equally popular: docs/workloads.md, "Mixtures of experts".
 struct ExpertRouting {
   std::uint64_t seed = 1;
-  double popularity = 0.16;  // Zipf's exponent: a layer's n-th most popular expert is chosen as n^-popularity
-  double repeat = 0;         // the probability that a token keeps an expert of the token before it
+  double popularity = 0.16;   // Zipf's exponent: a layer's n-th most popular expert is chosen as n^-popularity
+  double repeat = 0;          // the probability that a token keeps an expert of the token before it
+  double topic = 0;           // Zipf's exponent of a request's own preferences, which multiply the popularity
+  std::uint64_t profile = 0;  // tokens of other requests whose choices are counted in Tensor::profiled_uses
 };
 
 // Text generation: one block of requests, from their prompts to their last tokens, is the iteration; the next iteration
@@ -155,6 +157,7 @@ struct TextGeneration {
   Placeable placeable = Placeable::none;
   const Packing* cache_packing = nullptr;  // of keys and values; null: in the model's precision
   ExpertRouting routing = {};              // of a model with experts
+  bool grouped_experts = false;            // kernels compute all experts of a layer at once, and start once for them
 };
 
 // What is not frozen.

@@ -23,6 +23,10 @@ TokenRouter::TokenRouter(const ModelDescription& model, const ExpertRouting& rou
     sum += std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::llround(weight)));
     cumulative_.push_back(sum);
   }
+  for (std::uint64_t place = 1; routing.topic > 0 && place <= experts_; ++place) {
+    const double share = 0x1p32 * std::pow(static_cast<double>(place), -routing.topic);
+    tastes_.push_back(std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::llround(share))));
+  }
   constexpr std::uint64_t most_parts = 4096;
   while (sum >> shift_ >= most_parts) ++shift_;
   for (std::uint64_t part = 0, place = 0; part <= sum >> shift_; ++part) {
@@ -48,16 +52,32 @@ TokenRouter::Expert TokenRouter::draw(std::uint64_t& state, const std::vector<Ex
   return order[place];
 }
 
-void TokenRouter::choose(Stream& stream, const std::vector<Expert>& order, Expert* experts, bool has_last) {
+void TokenRouter::begin(Stream& stream, std::uint64_t layer, std::uint64_t number, std::uint64_t sequences) const {
+  stream.state = seed_of(seed_, layer, number);
+  stream.last.resize(sequences * per_token_);
+  if (tastes_.empty()) return;
+  stream.places.resize(sequences * experts_);
+  for (std::uint64_t sequence = 0; sequence < sequences; ++sequence) {
+    Expert* const places = &stream.places[sequence * experts_];
+    std::iota(places, places + experts_, Expert{0});
+    for (std::uint64_t i = experts_ - 1; i > 0; --i) std::swap(places[i], places[below(stream.state, i + 1)]);
+  }
+}
+
+void TokenRouter::choose(Stream& stream, std::uint64_t sequence, const std::vector<Expert>& order, bool has_last) {
   constexpr double range = 0x1p64;
+  Expert* const experts = &stream.last[sequence * per_token_];
   std::uint64_t kept = 0;
   for (std::uint64_t i = 0; has_last && repeat_ > 0 && i < per_token_; ++i) {
     if (static_cast<double>(next(stream.state)) < repeat_ * range) std::swap(experts[kept++], experts[i]);
   }
+  const auto liked = [&](Expert expert) {
+    return tastes_.empty() || next(stream.state) >> 32 < tastes_[stream.places[sequence * experts_ + expert]];
+  };
   for (std::uint64_t i = 0; i < kept; ++i) taken_[experts[i]] = 1;
   for (std::uint64_t i = kept; i < per_token_; ++i) {
     do experts[i] = draw(stream.state, order);
-    while (taken_[experts[i]] != 0);
+    while (taken_[experts[i]] != 0 || !liked(experts[i]));
     taken_[experts[i]] = 1;
   }
   for (std::uint64_t i = 0; i < per_token_; ++i) {
@@ -71,14 +91,24 @@ const std::vector<std::uint64_t>& TokenRouter::route(std::uint64_t layer, std::u
   const std::vector<Expert>& order = order_of(layer);
   Stream& stream = streams_[{layer, micro_batch}];
   bool has_last = !stream.last.empty();
-  if (!has_last) {
-    stream.state = seed_of(seed_, layer, micro_batch);
-    stream.last.resize(sequences * per_token_);
-  }
+  if (!has_last) begin(stream, layer, micro_batch, sequences);
   std::fill(tokens_.begin(), tokens_.end(), 0);
   for (std::uint64_t token = 0; token < length; ++token) {
-    for (std::uint64_t i = 0; i < sequences; ++i) choose(stream, order, &stream.last[i * per_token_], has_last);
+    for (std::uint64_t i = 0; i < sequences; ++i) choose(stream, i, order, has_last);
     has_last = true;
+  }
+  return tokens_;
+}
+
+const std::vector<std::uint64_t>& TokenRouter::profile(std::uint64_t layer, std::uint64_t length) {
+  constexpr std::uint64_t of_a_request = 128;  // tokens
+  const std::vector<Expert>& order = order_of(layer);
+  std::fill(tokens_.begin(), tokens_.end(), 0);
+  Stream stream;
+  for (std::uint64_t token = 0; token < length; ++token) {
+    const bool has_last = token % of_a_request != 0;
+    if (!has_last) begin(stream, layer, ~std::uint64_t{1} - token, 1);
+    choose(stream, 0, order, has_last);
   }
   return tokens_;
 }
@@ -98,7 +128,19 @@ GenerationPasses::GenerationPasses(Step& step, Collectives& collectives, RankMod
     requests_[index].ids = step.persistent("prompt_ids." + std::to_string(index), prompt.tokens() * 8, Role::input);
     requests_[index].caches.resize(model.layers.size());
   }
+  if (router_ && generation_.routing.profile != 0) profile_experts();
   if (const Count prefix = generation_.shared_prefix; prefix != 0) share(prefix);
+}
+
+void GenerationPasses::profile_experts() {
+  for (Layer& layer : model_.layers) {
+    if (!layer.router) continue;
+    const auto number = static_cast<Count>(layer.parameters.front()->layer);
+    const std::vector<std::uint64_t>& tokens = router_->profile(number, generation_.routing.profile);
+    for (const Parameter* parameter : layer.parameters) {
+      if (parameter->of_expert) step_.set_profiled_uses(parameter->stored, tokens[parameter->expert]);
+    }
+  }
 }
 
 void GenerationPasses::share(Count prefix) {

@@ -21,7 +21,8 @@ namespace tencache::generator {
 // Which experts the tokens of a generation go to.
 //
 // The experts of a layer have a popularity after Zipf's law, in an order of their own in each layer. A token chooses
-// experts_per_token different ones. Every (layer, micro-batch) has a stream of random numbers, so its choices depend
+// experts_per_token different ones. A request may have a taste of its own (`topic`): another order, drawn for it, whose
+// popularity multiplies the model's. Every (layer, micro-batch) has a stream of random numbers, so its choices depend
 // neither on the order of the block nor on how ranks share the model.
 class TokenRouter {
  public:
@@ -32,25 +33,31 @@ class TokenRouter {
   // micro-batch are in the order of the tokens. Valid until the next call.
   const std::vector<std::uint64_t>& route(std::uint64_t layer, std::uint64_t micro_batch, std::uint64_t sequences,
                                           std::uint64_t length);
+  // The same of `length` tokens of other requests to the same model: of streams that no micro-batch has.
+  const std::vector<std::uint64_t>& profile(std::uint64_t layer, std::uint64_t length);
 
  private:
   using Expert = std::uint16_t;
   struct Stream {
     std::uint64_t state = 0;
-    std::vector<Expert> last;  // experts of each sequence's last token; empty before the first
+    std::vector<Expert> last;    // experts of each sequence's last token; empty before the first
+    std::vector<Expert> places;  // with a topic, by sequence and expert: the place in the request's own order
   };
 
   const std::vector<Expert>& order_of(std::uint64_t layer);
   Expert draw(std::uint64_t& state, const std::vector<Expert>& order) const;
-  // `last`: of the token before in its sequence, or null; becomes those of this one.
-  void choose(Stream& stream, const std::vector<Expert>& order, Expert* experts, bool has_last);
+  // A stream that begins.
+  void begin(Stream& stream, std::uint64_t layer, std::uint64_t number, std::uint64_t sequences) const;
+  // Of the sequence's next token.
+  void choose(Stream& stream, std::uint64_t sequence, const std::vector<Expert>& order, bool has_last);
 
   std::uint64_t experts_, per_token_, seed_;
   double repeat_;
-  std::vector<std::uint64_t> cumulative_;                // of the popularity, by place in the order
-  std::uint64_t shift_ = 0;                              // equal parts of the popularity, each of so many bits
-  std::vector<std::uint64_t> first_places_;              // by part: where to look first, as millions are drawn
-  std::map<std::uint64_t, std::vector<Expert>> orders_;  // by layer: experts, the most popular one first
+  std::vector<std::uint64_t> tastes_;        // of a topic, by place: of 2^32 draws, how many are taken; empty: no topic
+  std::vector<std::uint64_t> cumulative_;    // of the popularity, by place in the order
+  std::uint64_t shift_ = 0;                  // equal parts of the popularity, each of so many bits
+  std::vector<std::uint64_t> first_places_;  // by part: where to look first, as millions are drawn
+  std::map<std::uint64_t, std::vector<Expert>> orders_;                // by layer: experts, the most popular one first
   std::map<std::pair<std::uint64_t, std::uint64_t>, Stream> streams_;  // by layer and micro-batch
   std::vector<std::uint64_t> tokens_;
   std::vector<std::uint8_t> taken_;
@@ -80,6 +87,8 @@ class GenerationPasses {
   void layer(Count number, Count index, Count step);
   void head(Count index, Count step);
   void compute(const Work& work);
+  // Counts how often other requests choose each expert.
+  void profile_experts();
   // All requests begin with the keys and values of so many tokens.
   void share(Count prefix);
   // A request's caches are there until all of its prompt is through, also where no token comes after to read them.

@@ -98,6 +98,14 @@ Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, 
   return std::llround(seconds * (factor == 0 ? 1 : factor) * 1e9);
 }
 
+Nanoseconds KernelModel::start_ns(const Kernel& kernel) const {
+  const double factor = gpu_.kernels.factor[static_cast<std::size_t>(kernel.kind)];
+  const MatmulConstants& products = kernel.fp8 ? gpu_.kernels.matmul_fp8 : gpu_.kernels.matmul;
+  const double start =
+      kernel.kind == KernelKind::matmul ? products.start_ns / gpu_.kernels.sustained : start_of(kernel.kind);
+  return std::llround(start * (factor == 0 ? 1 : factor));
+}
+
 double KernelModel::matmul_seconds(double batch, double m, double n, double k, bool unaligned, bool fp8,
                                    Bytes packed) const {
   const MatmulConstants& c = fp8 ? gpu_.kernels.matmul_fp8 : gpu_.kernels.matmul;

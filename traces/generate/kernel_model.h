@@ -24,6 +24,8 @@ class KernelModel {
   // Throws Error if the GPU has no such precision. fp8: as bf16, with the kernels that say so in fp8.
   KernelModel(GpuSpec gpu, Precision precision);
 
+  // Of the duration, what starting one kernel takes.
+  Nanoseconds start_ns(const Kernel& kernel) const;
   // Of everything that an op launches. `flops` and `bytes` are its sums. `packed`: of a product, the bytes of its second
   // operand where that is stored in fewer bits than the precision's and expanded in registers; else 0. Throws Error for
   // a product in fp8 if the GPU does not compute in that.

@@ -474,6 +474,7 @@ std::string problem_of(const ModelDescription& model) {
   const bool images = facts.images, learned_positions = images || facts.position_rows;
   const bool mixture = facts.experts, latent = facts.latent_attention;
   const bool windows = model.family == ModelFamily::gpt_oss, shares = model.family == ModelFamily::deepseek;
+  const bool shares_experts = shares || model.family == ModelFamily::qwen3_moe;
   const Count one_if_latent = latent ? 1 : 0;
   // Widths of at most 2^18, 2^20 and 2^28, layers × experts of at most 2^20: a count stays below 2^62.
   const Range ranges[] = {
@@ -496,7 +497,7 @@ std::string problem_of(const ModelDescription& model) {
       {"experts_per_token", model.experts_per_token, mixture ? Count{1} : Count{0}, model.experts},
       {"layers × experts", model.layers * model.experts, 0, Count{1} << 20},
       {"expert_intermediate", model.expert_intermediate, 0, mixture ? Count{1} << 20 : Count{0}},
-      {"shared_experts", model.shared_experts, 0, shares ? Count{1} << 8 : Count{0}},
+      {"shared_experts", model.shared_experts, 0, shares_experts ? Count{1} << 8 : Count{0}},
       {"dense_layers", model.dense_layers, 0, shares ? model.layers : 0},
       {"query_rank", model.query_rank, 0, latent ? Count{1} << 18 : Count{0}},
       {"key_value_rank", model.key_value_rank, one_if_latent, latent ? Count{1} << 18 : Count{0}},

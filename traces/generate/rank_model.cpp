@@ -545,6 +545,7 @@ void Builder::add(const ParameterShape& shape) {
     layer.window = model_.window_of(index);
   }
   Parameter& parameter = store(shape, shape.name, part, name.bias, name.expert >= 0);
+  if (name.expert >= 0) parameter.expert = static_cast<Count>(name.expert);
   add_to_layer(layer, part, name, parameter);
   if (part == Part::attention_output) layer.attention_module = step_.module(shape.module);
   // With experts, the block that holds them and the router.

@@ -39,12 +39,17 @@ Op Step::kernel(std::string_view name, const Module& module, const Cost& cost) {
   if (op.device == Device::cpu) return op;
   if (cost.kernel.kind != KernelKind::matmul) {
     op.duration_ns = model_.duration_ns(cost.kernel, cost.flops, cost.bytes);
-    return op;
+    return started(op, cost);
   }
   // By far the dearest to find out; every layer has the same.
   const auto [known, added] = matmul_ns_.try_emplace({op.kernel, cost.packed}, 0);
   if (added) known->second = model_.duration_ns(cost.kernel, cost.flops, cost.bytes, cost.packed);
   op.duration_ns = known->second;
+  return started(op, cost);
+}
+
+Op Step::started(Op op, const Cost& cost) const {
+  if (grouped) op.duration_ns = std::max<Nanoseconds>(1, op.duration_ns - model_.start_ns(cost.kernel));
   return op;
 }
 

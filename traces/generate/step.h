@@ -25,6 +25,7 @@ struct Parameter {
   bool trainable = true;
   const Packing* packing = nullptr;             // that it is stored in; null: in the model's precision
   bool of_expert = false;                       // that tokens are routed to
+  Count expert = 0;                             // then: its number in the layer
   bool split = false;                           // over the tensor-parallel ranks: this is one slice
   Count first_element = 0, shard_elements = 0;  // what this rank keeps of it under ZeRO; all of it without
   std::int32_t group = 0;                       // sub-group of the optimizer step
@@ -78,6 +79,9 @@ class Step {
   TensorId tensor(const Module& module, std::string_view suffix, Bytes bytes, Role role);
   TensorId persistent(std::string_view name, Bytes bytes, Role role) {
     return trace_.add_tensor(name, bytes, role, true);
+  }
+  void set_profiled_uses(TensorId expert, Count tokens) {
+    if (expert != none) trace_.tensors[expert].profiled_uses = static_cast<std::uint16_t>(tokens);
   }
   // In the precision of the model.
   TensorId activation(const Module& module, std::string_view suffix, Count elements) {
@@ -133,9 +137,12 @@ class Step {
   const GenerateOptions& options;
   Phase phase = Phase::forward;
   bool placeable = false;           // ops from now on
+  bool grouped = false;             // kernels from now on are parts of one that has started
   std::vector<LayerPasses> passes;  // of the layers that may be recomputed
 
  private:
+  Op started(Op op, const Cost& cost) const;
+
   Trace& trace_;
   const KernelModel& model_;
   std::uint16_t rank_;

@@ -81,6 +81,7 @@ Trace strip_names(const Trace& trace) {
     name += std::to_string(numbers[static_cast<std::size_t>(tensor.role)]++);
     const TensorId id = stripped.add_tensor(name, tensor.bytes, tensor.role, tensor.persistent);
     stripped.tensors[id].stored_bytes = tensor.stored_bytes;
+    stripped.tensors[id].profiled_uses = tensor.profiled_uses;
   }
   Numbers ops(stripped.names), modules(stripped.names), keys(stripped.names);
   for (const Op& recorded : trace.ops) {

@@ -222,6 +222,7 @@ class FoldedTrace {
       if (left[id] == 0) continue;
       ids_[id] = result_.add_tensor(trace.name(tensor), tensor.bytes, tensor.role, tensor.persistent);
       result_.tensors[ids_[id]].stored_bytes = tensor.stored_bytes;
+      result_.tensors[ids_[id]].profiled_uses = tensor.profiled_uses;
     }
   }
 

@@ -97,7 +97,8 @@ bool alike(const Op& a, const Op& b) {
 
 bool alike(const Trace& a, const Trace& b) {
   const auto same_tensor = [](const Tensor& x, const Tensor& y) {
-    return x.bytes == y.bytes && x.role == y.role && x.persistent == y.persistent && x.stored_bytes == y.stored_bytes;
+    return x.bytes == y.bytes && x.role == y.role && x.persistent == y.persistent && x.stored_bytes == y.stored_bytes &&
+           x.profiled_uses == y.profiled_uses;
   };
   return a.accesses == b.accesses && std::ranges::equal(a.tensors, b.tensors, same_tensor) &&
          std::ranges::equal(a.ops, b.ops, [&](const Op& x, const Op& y) {

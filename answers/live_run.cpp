@@ -49,6 +49,13 @@ LiveRun::LiveRun(LiveSetting setting, LiveRunOptions options)
   live.machine.locked =
       locked_bytes(setting_.machine, predicted_ != nullptr ? &predicted_->prediction.outcome : nullptr);
   live.machine.faults = setting_.faults;
+  if (const LiveRanks& ranks = setting_.ranks; ranks.count_here > 1 && !ranks.share.empty()) {
+    const TierId cpu = setting_.machine.tier_of(Device::cpu);
+    const Bytes capacity = cpu == no_tier ? 0 : setting_.machine.tiers[cpu].capacity;
+    const Bytes cpu_memory = capacity < unlimited ? capacity : 0;
+    live.machine.share = std::make_shared<HostShare>(ranks.share, ranks.rank_here, setting_.host, cpu_memory);
+  }
+  paced_ = options.pace;
   const bool raw_access = live.machine.raw_access = setting_.accelerator == nullptr;
   TENCACHE_CHECK((options.fence == nullptr) == raw_access);
   live.fence = std::move(options.fence);
@@ -142,6 +149,26 @@ RuntimeFigures LiveRun::figures() {
   figures.ops_on_schedule = now.ops_on_schedule;
   figures.steps_asleep = now.steps_asleep;
   figures.stall_seconds = to_seconds(sum_of(now.counters.stall_ns));
+  if (setting_.ranks.world > 1) figures.ranks.emplace(rank_figures());
+  return figures;
+}
+
+RankFigures LiveRun::rank_figures() {
+  const LiveRanks& ranks = setting_.ranks;
+  RankFigures figures;
+  figures.rank = ranks.rank;
+  figures.world_size = ranks.world;
+  figures.rank_of_host = ranks.rank_here;
+  figures.ranks_of_host = ranks.count_here;
+  figures.paced = paced_;
+  if (const TierId cpu = runtime_->spec().tier_of(Device::cpu); cpu != no_tier) {
+    figures.cpu_memory_bytes = figures.most_cpu_memory_bytes = runtime_->spec().tiers[cpu].capacity;
+    figures.host_cpu_memory_bytes = figures.cpu_memory_bytes * ranks.count_here;
+  }
+  if (const HostShare* const share = runtime_->machine().share()) {
+    figures.most_cpu_memory_bytes = share->most_held();
+    figures.shared_links = share->shared_links();
+  }
   return figures;
 }
 

@@ -61,6 +61,7 @@ class LiveRun {
 
  private:
   Trace newly_recorded();
+  RankFigures rank_figures();
 
   const LiveSetting setting_;
   const std::shared_ptr<const LivePrediction> predicted_;
@@ -68,6 +69,7 @@ class LiveRun {
   std::optional<TrainingTimeline> timeline_;
   TimelineParts parts_;
   bool named_ = false;
+  bool paced_ = false;
   std::uint64_t boundaries_ = 0;
   Counters window_begin_;
   // After `end`.

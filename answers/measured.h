@@ -83,6 +83,17 @@ struct StepFigures {
 TENCACHE_ANSWER(StepFigures, step_seconds, median_step_seconds, mean_step_seconds, evictions_per_step)
 StepFigures step_figures(std::vector<double> step_seconds, double evictions_per_step);
 
+// Of a process that is one of several.
+struct RankFigures {
+  std::uint64_t rank = 0, world_size = 1, rank_of_host = 0, ranks_of_host = 1;
+  // CPU memory: a rank's part, what this one held at most (it may have some that others left), and of all on this host.
+  Bytes cpu_memory_bytes = 0, most_cpu_memory_bytes = 0, host_cpu_memory_bytes = 0;
+  std::vector<std::string> shared_links;  // whose bandwidth ranks share
+  bool paced = false;                     // by the machine's figures, and not by what this computer gives
+};
+TENCACHE_ANSWER(RankFigures, rank, world_size, rank_of_host, ranks_of_host, cpu_memory_bytes, most_cpu_memory_bytes,
+                host_cpu_memory_bytes, shared_links, paced)
+
 // What the runtime counts, from the first step on.
 struct RuntimeFigures {
   Named<Bytes> link_bytes;
@@ -96,10 +107,11 @@ struct RuntimeFigures {
   std::uint64_t ops = 0, ops_on_schedule = 0;  // since the schedule is known, but for those of steps asleep
   std::uint64_t steps_asleep = 0;              // that began so: no op was seen, and nothing moved
   double stall_seconds = 0;
+  Absent<RankFigures> ranks;
 };
 TENCACHE_ANSWER(RuntimeFigures, link_bytes, peak_bytes, live_bytes, gpu_memory_bytes, largest_op_bytes, largest_op,
                 faults, exposed_tensors, evictions, deviations, first_deviation, ops, ops_on_schedule, steps_asleep,
-                stall_seconds)
+                stall_seconds, ranks)
 
 // With what Python knows of the program (python/tencache/_live.py).
 struct ProgramFigures : RuntimeFigures {

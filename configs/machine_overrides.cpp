@@ -240,10 +240,13 @@ void override_gpus(MachineSpec& machine, const std::string& option, const std::s
     one.resources.push_back({.name = link.name + "s", .bandwidth = link.bandwidth});
   }
   for (std::size_t i = 0; i < one.resources.size(); ++i) {
-    const bool of_the_host = std::ranges::any_of(one.links, [&](const Link& link) {
-      return std::ranges::find(link.uses, i) != link.uses.end() && !touches(one, link, TierKind::gpu);
-    });
-    if (of_the_host) one.resources[i].shared = static_cast<std::uint32_t>(i) * most;
+    const auto uses = [i](const Link& link) { return std::ranges::find(link.uses, i) != link.uses.end(); };
+    const bool of_the_host = std::ranges::any_of(
+        one.links, [&](const Link& link) { return uses(link) && !touches(one, link, TierKind::gpu); });
+    const bool of_ssds = std::ranges::any_of(one.links, uses) && std::ranges::all_of(one.links, [&](const Link& link) {
+                           return !uses(link) || touches(one, link, TierKind::nvme);
+                         });
+    if (of_the_host || of_ssds) one.resources[i].shared = static_cast<std::uint32_t>(i) * most;
   }
   const std::vector<MachineSpec> others(*count - 1, one);
   machine = std::move(one);

@@ -133,11 +133,11 @@ ChunkMemory::ChunkMemory(std::string name, Bytes capacity, Bytes granularity, Op
       memory_(::memfd_create(("tencache " + name_).c_str(), MFD_CLOEXEC)),
       addresses_(name_),
       hidden_(name_),
-      segments_(options_.accelerator, options_.raw_access, name_, memory_.get(), pages_.capacity(),
+      segments_(options_.accelerator, options_.raw_access, name_, memory_.get(), most_bytes(),
                 options_.locked >= large_segment ? large_segment : small_segment) {
   TENCACHE_CHECK(granularity % page_bytes == 0);
   if (!memory_.open()) throw Error("tier '" + name_ + "': no memory file: " + std::strerror(errno));
-  if (::ftruncate(memory_.get(), static_cast<off_t>(pages_.capacity())) != 0) {
+  if (::ftruncate(memory_.get(), static_cast<off_t>(most_bytes())) != 0) {
     throw Error("tier '" + name_ + "': a memory file of " + format_bytes(capacity) + ": " + std::strerror(errno) +
                 "; lower the tier's capacity");
   }
@@ -152,6 +152,23 @@ ChunkMemory::ChunkMemory(std::string name, Bytes capacity, Bytes granularity, Op
                 "; lower the tier's capacity");
   }
   checked_high_water_ = pages_.capacity();
+}
+
+Bytes ChunkMemory::set_capacity(Bytes capacity) {
+  TENCACHE_CHECK(!options_.addressed && capacity <= options_.most);
+  const Bytes before = pages_.capacity();
+  if (capacity < before) {
+    if (options_.accelerator != nullptr) return before;
+    let_go_of_parked();
+  }
+  const Bytes now = pages_.set_capacity(capacity);
+  if (now >= before) return now;
+  const auto from = static_cast<off_t>(now), bytes = static_cast<off_t>(before - now);
+  if (::fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, bytes) != 0) {
+    throw Error("tier '" + name_ + "': giving back " + format_bytes(before - now) + ": " + std::strerror(errno));
+  }
+  checked_high_water_ = std::min(checked_high_water_, now);
+  return now;
 }
 
 void ChunkMemory::lock_at_once() {

@@ -96,6 +96,7 @@ struct ChunkMemoryOptions {
   bool prefault = false;                               // touch the whole capacity in the constructor
   std::shared_ptr<Accelerator> accelerator = nullptr;  // that copies from and to these pages
   Bytes locked = 0;                                    // so much is page-locked for it in the constructor
+  Bytes most = 0;                                      // set_capacity goes so far; 0: nobody calls it
 };
 
 class ChunkMemory final : public TierMemory {
@@ -136,6 +137,9 @@ class ChunkMemory final : public TierMemory {
   Bytes bytes(TensorId tensor) const override { return ranges_.bytes(tensor); }
   bool mapped(TensorId tensor, Bytes begin) const override;
   Bytes capacity() const override { return pages_.capacity(); }
+  // From now on so much, or, if it is less, what room in use and pages that are locked allow: returns how much it is.
+  // The system has the pages that it has no more.
+  Bytes set_capacity(Bytes capacity);
   ChunkMemoryStatistics statistics() const override;
 
   // With an accelerator: where the pages of a mapped chunk lie for its copies, in order.
@@ -192,6 +196,7 @@ class ChunkMemory final : public TierMemory {
   void let_go_of(std::byte* address);             // of what is parked there
   void let_go_of_parked(Bytes room = unlimited);  // until so much is free
   Bytes used() const { return pages_.used() - parked_bytes_; }
+  Bytes most_bytes() const { return std::max(pages_.capacity(), options_.most); }
   void lock_at_once();
   void check_memory_left();
   bool take_pages(Bytes room);  // into scratch_; parked ones, too

@@ -12,9 +12,15 @@ namespace {
 constexpr Bytes block_bytes = 256 * KiB;            // between two looks at the clock and at `cancelled`
 constexpr Nanoseconds worth_sleeping_ns = 100'000;  // a lane this far ahead of its link lets others run
 
+Nanoseconds time_of(Bytes bytes, BytesPerSecond bandwidth) {
+  if (bandwidth >= unlimited) return 0;
+  const auto scaled = static_cast<unsigned __int128>(bytes) * static_cast<unsigned __int128>(second_ns);
+  return static_cast<Nanoseconds>((scaled + bandwidth - 1) / bandwidth);
+}
+
 }  // namespace
 
-CopyLane::CopyLane(const Link& link, bool pace, const SwapFiles* files, Accelerator* accelerator)
+CopyLane::CopyLane(const Link& link, const CopyPace& pace, const SwapFiles* files, Accelerator* accelerator)
     : link_(link),
       pace_(pace),
       files_(files == nullptr ? nullptr : std::make_unique<FileLane>(*files)),
@@ -24,28 +30,29 @@ CopyLane::CopyLane(const Link& link, bool pace, const SwapFiles* files, Accelera
                                                 files != nullptr && files->checksums())) {}
 
 Nanoseconds CopyLane::end_ns(Nanoseconds start_ns, Bytes bytes) const {
-  if (link_.bandwidth >= unlimited) return start_ns + link_.latency_ns;
-  const auto scaled = static_cast<unsigned __int128>(bytes) * static_cast<unsigned __int128>(second_ns);
-  return start_ns + link_.latency_ns + static_cast<Nanoseconds>((scaled + link_.bandwidth - 1) / link_.bandwidth);
+  return start_ns + link_.latency_ns + time_of(bytes, link_.bandwidth);
 }
 
 // After each block: waits while ahead of the link. Only the end is met exactly.
-bool CopyLane::progress(Nanoseconds start_ns, Bytes done, bool last, const std::atomic<bool>& cancelled) const {
-  if (pace_) {
-    const Nanoseconds due_ns = end_ns(start_ns, done);
-    if (last || due_ns - clock_ns() > worth_sleeping_ns) return wait_until(due_ns, &cancelled);
+bool CopyLane::progress(Nanoseconds start_ns, Bytes done, bool last, const std::atomic<bool>& cancelled) {
+  if (pace_.on) {
+    due_ns_ = pace_.share == nullptr || done == 0 ? end_ns(start_ns, done)
+                                                  : due_ns_ + time_of(done - due_bytes_, pace_.share->rate(pace_.link));
+    due_bytes_ = done;
+    if (last || due_ns_ - clock_ns() > worth_sleeping_ns) return wait_until(due_ns_, &cancelled);
   }
   return last || !cancelled.load(std::memory_order_relaxed);
 }
 
 bool CopyLane::run(const CopyWork& work, Nanoseconds start_ns, const std::atomic<bool>& cancelled) {
+  if (!progress(start_ns, 0, false, cancelled)) return false;
+  const HostShare::Copying copying(pace_.share, pace_.link);
   if (!copy(work, start_ns, cancelled)) return false;
   if (work.hidden != nullptr) show(*work.hidden);
   return true;
 }
 
 bool CopyLane::copy(const CopyWork& work, Nanoseconds start_ns, const std::atomic<bool>& cancelled) {
-  if (!progress(start_ns, 0, false, cancelled)) return false;
   if (work.kind == CopyWork::Kind::memory) {
     for (Bytes done = 0; done < work.bytes;) {
       const Bytes part = std::min(block_bytes, work.bytes - done);

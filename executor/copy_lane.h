@@ -9,6 +9,7 @@
 #include "core/machine_spec.h"
 #include "executor/accelerator_lane.h"
 #include "executor/hidden_pages.h"
+#include "executor/host_share.h"
 #include "executor/swap_file.h"
 
 namespace tencache {
@@ -27,20 +28,32 @@ struct CopyWork {
   std::shared_ptr<HiddenPages> hidden = nullptr;  // shown at their addresses once the copy is over
 };
 
+// Whether a link keeps to its bandwidth and latency. If ranks share what it uses (HostShare), its bandwidth is its part
+// of that, from moment to moment.
+struct CopyPace {
+  CopyPace(bool on, HostShare* share = nullptr, LinkId link = no_link)  // NOLINT: a bool is one
+      : on(on), share(on && share != nullptr && share->shares(link) ? share : nullptr), link(link) {}
+  bool on;
+  HostShare* share;
+  LinkId link;
+};
+
 // Used by one thread.
 class CopyLane {
  public:
   // `files`: of the tier of kind nvme at one end of the link, or nullptr; `accelerator`: whose memory is at one end, or
-  // nullptr. `pace`: keep to the link's bandwidth and latency.
-  CopyLane(const Link& link, bool pace, const SwapFiles* files, Accelerator* accelerator = nullptr);
+  // nullptr.
+  CopyLane(const Link& link, const CopyPace& pace, const SwapFiles* files, Accelerator* accelerator = nullptr);
 
   // Copies. Paced, it returns no earlier than start_ns + latency + bytes / bandwidth, and the bytes come spread over
   // that time. False when `cancelled` turned true in time; the destination's content is then undefined. Throws Error on
   // failures of the disk.
   bool run(const CopyWork& work, Nanoseconds start_ns, const std::atomic<bool>& cancelled);
-  // When a transfer that starts then ends, by the link's figures.
+  // When a transfer that starts then ends, by the link's own figures.
   Nanoseconds end_ns(Nanoseconds start_ns, Bytes bytes) const;
-  bool paced() const { return pace_; }
+  // When the last one, which was paced, should have ended.
+  Nanoseconds due_ns() const { return due_ns_; }
+  bool paced() const { return pace_.on; }
   // Why files do not reach the accelerator directly; empty if they do, or if the link has no files or no accelerator.
   std::string indirect_reason() const {
     return files_ == nullptr || accelerator_ == nullptr ? "" : accelerator_->indirect_reason();
@@ -50,10 +63,12 @@ class CopyLane {
 
  private:
   bool copy(const CopyWork& work, Nanoseconds start_ns, const std::atomic<bool>& cancelled);
-  bool progress(Nanoseconds start_ns, Bytes done, bool last, const std::atomic<bool>& cancelled) const;
+  bool progress(Nanoseconds start_ns, Bytes done, bool last, const std::atomic<bool>& cancelled);
 
   Link link_;
-  bool pace_;
+  CopyPace pace_;
+  Nanoseconds due_ns_ = 0;  // what is copied so far: `due_bytes_`
+  Bytes due_bytes_ = 0;
   std::unique_ptr<FileLane> files_;
   std::unique_ptr<AcceleratorLane> accelerator_;
 };

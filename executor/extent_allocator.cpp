@@ -59,6 +59,25 @@ bool ExtentAllocator::take_at(Extent extent) {
   return true;
 }
 
+Bytes ExtentAllocator::set_capacity(Bytes capacity) {
+  capacity = capacity / page_ * page_;
+  if (capacity > capacity_) {
+    const Extent added{capacity_, capacity - capacity_};
+    capacity_ = capacity;
+    used_ += added.bytes;
+    give(added);
+  } else if (capacity < capacity_ && !free_.empty()) {
+    const auto last = std::prev(free_.end());
+    const auto [offset, bytes] = *last;
+    if (offset + bytes != capacity_) return capacity_;
+    remove(last);
+    capacity_ = std::max(capacity, offset);
+    if (capacity_ != offset) insert(offset, capacity_ - offset);
+    high_water_ = std::min(high_water_, capacity_);
+  }
+  return capacity_;
+}
+
 void ExtentAllocator::give(Extent extent) {
   TENCACHE_CHECK(extent.bytes <= used_ && extent.offset + extent.bytes <= capacity_);
   used_ -= extent.bytes;

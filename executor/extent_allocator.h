@@ -24,7 +24,7 @@ class ExtentAllocator {
 
   Bytes capacity() const { return capacity_; }
   Bytes used() const { return used_; }
-  // One past the last byte ever handed out.
+  // One past the last byte ever handed out, as far as it still has it.
   Bytes high_water() const { return high_water_; }
 
   // Appends extents of `bytes` in total: the smallest free extent that holds all of it (which keeps long ones whole and
@@ -32,6 +32,8 @@ class ExtentAllocator {
   bool take(Bytes bytes, std::vector<Extent>& extents);
   // Takes exactly this range. False when a part of it is in use.
   bool take_at(Extent extent);
+  // From now on so much, or, where room at the end is in use, what ends with it: returns how much it is.
+  Bytes set_capacity(Bytes capacity);
   // Gives back what was taken; neighbours coalesce.
   void give(Extent extent);
 

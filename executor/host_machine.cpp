@@ -61,8 +61,8 @@ constexpr Bytes small_bytes = 64 * KiB;  // copied in the time of two hand-overs
 // Copies over one link, with the faults that are planned for them.
 class HostMachine::CopyRunner final : public LaneRunner {
  public:
-  CopyRunner(const Link& link, bool pace, const SwapFiles* files, Accelerator* accelerator, HostMachine& machine,
-             Nanoseconds origin_ns)
+  CopyRunner(const Link& link, const CopyPace& pace, const SwapFiles* files, Accelerator* accelerator,
+             HostMachine& machine, Nanoseconds origin_ns)
       : lane_(link, pace, files, accelerator), machine_(machine), origin_ns_(origin_ns) {}
 
   const CopyLane& lane() const { return lane_; }
@@ -92,7 +92,7 @@ class HostMachine::CopyRunner final : public LaneRunner {
     const Nanoseconds end_ns = now();
     free_ns_ = end_ns;
     if (whole && lane_.paced() && work.fault.slow_factor == 1) {
-      const Nanoseconds due_ns = lane_.end_ns(outcome.start_ns, work.copy.bytes);
+      const Nanoseconds due_ns = lane_.due_ns() - origin_ns_;
       if (end_ns - due_ns < catch_up_ns) free_ns_ = due_ns;
     }
     return outcome;
@@ -183,6 +183,8 @@ HostMachine::HostMachine(const MachineSpec& spec, OpBodies& bodies, Options opti
   }
   check_links();
   memory_.emplace(spec_, options_, faults_ ? &*faults_ : nullptr);
+  const bool addressed = cpu_tier_ != no_tier && !options_.addressed.empty() && options_.addressed[cpu_tier_];
+  if (options_.share != nullptr && options_.share->pool() != 0 && !addressed) shared_tier_ = cpu_tier_;
   build_lanes();
   run_ahead();
   report_fallback();
@@ -223,7 +225,8 @@ void HostMachine::build_lanes() {
     const SwapFiles* from = memory_->files(link.from);
     const SwapFiles* to = memory_->files(link.to);
     const bool on_accelerator = memory_->on_accelerator(link.from) || memory_->on_accelerator(link.to);
-    auto runner = std::make_unique<CopyRunner>(link, options_.pace, from != nullptr ? from : to,
+    const CopyPace pace{options_.pace, options_.share.get(), static_cast<LinkId>(copies.size())};
+    auto runner = std::make_unique<CopyRunner>(link, pace, from != nullptr ? from : to,
                                                on_accelerator ? accelerator() : nullptr, *this, origin_ns);
     links_.push_back(&runner->lane());
     copies.push_back(std::move(runner));
@@ -396,6 +399,17 @@ std::byte* HostMachine::room_to_store(TensorId tensor, Bytes begin, Bytes bytes,
   return room;
 }
 
+Bytes HostMachine::take_more_memory() {
+  options_.share->take_more();
+  return held_memory();
+}
+
+Bytes HostMachine::give_back_memory(Bytes needed) {
+  HostShare& share = *options_.share;
+  if (needed < share.held() && share.wanted()) share.give_back_to(memory_->set_capacity(shared_tier_, needed));
+  return held_memory();
+}
+
 const SwapFiles& HostMachine::files(TierId tier) const {
   TENCACHE_CHECK(tier < spec_.tiers.size() && memory_->files(tier) != nullptr);
   return *memory_->files(tier);
@@ -422,7 +436,9 @@ std::string HostMachine::describe() const {
       }
     }
     const bool paced = options_.pace && !(streams_ && DeviceLanes::is_stream(spec_, link));
-    text += paced ? ", paced to " + format_bandwidth(link.bandwidth) + "\n" : ", not paced\n";
+    const bool shared = options_.share != nullptr && options_.share->shares(static_cast<LinkId>(i));
+    text += paced ? ", paced to " + format_bandwidth(link.bandwidth) + (shared ? " that ranks share\n" : "\n")
+                  : std::string(", not paced\n");
   }
   return text + memory_->describe_staging();
 }

@@ -8,8 +8,9 @@
 // transfer, so that a machine slower than this computer can be stood in for. A transfer that was ready behind another
 // one is paced from the moment the other should have ended: waking up late does not add up.
 //
-// Limits: shared resources (MachineSpec::resources) are not enforced, only each link's own bandwidth and latency; links
-// faster than this computer's memory run as fast as that. Links between two nvme tiers are refused.
+// Limits: resources (MachineSpec::resources) are enforced only where ranks share them (HostMachineOptions::share), and
+// else each link's own bandwidth and latency; links faster than this computer's memory run as fast as that. Links
+// between two nvme tiers are refused.
 //
 // Fences pass when their work is over, however it ended: the engine looks at the completion. An op waits until copies
 // that were cancelled before it have stopped reading: it may write what they read. Copies and ops see the addresses
@@ -121,6 +122,16 @@ class HostMachine final : public Machine {
   // From now on `wait` and `wait_for` return false, also those that wait already.
   void stop() { lanes_->stop(); }
 
+  // The tier whose memory this rank shares with others of its host; no_tier: none.
+  TierId shared_tier() const { return shared_tier_; }
+  const HostShare* share() const { return options_.share.get(); }
+  // Of that tier: more, if others leave some; less, if others have too little, but at least `needed`. Returns what it
+  // is then. On the thread that calls Machine.
+  Bytes held_memory() { return memory_->set_capacity(shared_tier_, options_.share->held()); }
+  Bytes take_more_memory();
+  Bytes give_back_memory(Bytes needed);
+  void has_enough_memory() { options_.share->has_enough(); }
+
   // The tensor is about to be destroyed: its memory may stay in place for another one (TierMemory::retire). On the
   // thread that calls Machine.
   void retire(TensorId tensor) { memory_->retire(tensor); }
@@ -211,6 +222,7 @@ class HostMachine final : public Machine {
   OpBodies& bodies_;
   Options options_;
   TierId cpu_tier_ = no_tier;
+  TierId shared_tier_ = no_tier;
   bool holds_ = false, held_ = false;  // small copies; any since `hold`
   std::optional<FaultInjector> faults_;
   std::optional<HostMemory> memory_;

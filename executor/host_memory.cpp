@@ -104,6 +104,7 @@ void HostMemory::build(TierId at, const HostMachineOptions& options) {
   memory.raw_access = at == 0 && options.raw_access;
   memory.accelerator = options.accelerator;
   memory.locked = options.accelerator != nullptr ? options.locked : 0;
+  if (options.share != nullptr && at == spec_.tier_of(Device::cpu) && !addressed) memory.most = options.share->pool();
   const Bytes capacity = at == 0 && options.unlimited_gpu ? unlimited : tier.capacity;
   if (on_accelerator) {
     tiers_[at].memory = options.accelerator->memory(tier.name, capacity, granularity, addressed);

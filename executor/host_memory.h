@@ -24,6 +24,7 @@
 #include "executor/chunk_memory.h"
 #include "executor/copy_lane.h"
 #include "executor/device_order.h"
+#include "executor/host_share.h"
 #include "executor/swap_file.h"
 
 namespace tencache {
@@ -70,6 +71,9 @@ struct HostMachineOptions {
   // is locked when it is needed.
   Bytes locked = 0;
   std::optional<FaultPlan> faults;  // what is to go wrong
+  // With other ranks of this host: the first CPU memory, unless the engine says where chunks lie in it, and, with
+  // `pace`, the machine's shared resources. Null: this is the only one.
+  std::shared_ptr<HostShare> share = nullptr;
 };
 
 class HostMemory {
@@ -117,6 +121,9 @@ class HostMemory {
   void expose(TensorId tensor, bool writable) { tiers_[0].pages->expose(tensor, writable); }
   void conceal(TensorId tensor) { tiers_[0].pages->conceal(tensor); }
   void open_for_writing(TensorId tensor) { tiers_[0].pages->open_for_writing(tensor); }
+
+  // ChunkMemory::set_capacity.
+  Bytes set_capacity(TierId tier, Bytes capacity) { return tiers_[tier].pages->set_capacity(capacity); }
 
   // ChunkMemory::relocate, in tier 0.
   void relocate(TensorId tensor) { tiers_[0].pages->relocate(tensor); }

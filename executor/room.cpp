@@ -67,7 +67,7 @@ void choose_directories(MachineSpec& machine, const std::vector<std::string>& di
   }
 }
 
-void fit_to_disks(MachineSpec& machine) {
+void fit_to_disks(MachineSpec& machine, std::uint64_t ranks) {
   // Capacities by file system: tiers and folders that share one share its space.
   std::map<dev_t, std::pair<Bytes, Bytes>> disks;  // wanted, free
   const auto each_share = [&](Tier& tier, const auto& visit) {
@@ -76,7 +76,7 @@ void fit_to_disks(MachineSpec& machine) {
       std::error_code error;
       const std::filesystem::space_info space = std::filesystem::space(directory, error);
       if (error || ::stat(directory.c_str(), &status) != 0) continue;  // opening its files will say so
-      visit(status.st_dev, tier.capacity / tier.directories.size(), static_cast<Bytes>(space.available));
+      visit(status.st_dev, tier.capacity / tier.directories.size(), static_cast<Bytes>(space.available) / ranks);
     }
   };
   for (Tier& tier : machine.tiers) {

@@ -16,8 +16,9 @@ class Accelerator;
 void choose_directories(MachineSpec& machine, const std::vector<std::string>& directories);
 
 // A tier's capacity is what it may use: where its disks have less free space, it is made smaller, and that is said on
-// stderr. After choose_directories.
-void fit_to_disks(MachineSpec& machine);
+// stderr. Each of `ranks`, whose machine this is one's part of, has its part of the free space. After
+// choose_directories.
+void fit_to_disks(MachineSpec& machine, std::uint64_t ranks = 1);
 
 // Memory and disk that the run may take at most, against what is there. `demand`: bytes that a tier can come to hold;
 // `unlimited`: unknown, then tiers count with their capacity. Says both on stderr; throws Error, ending in `advice`, if

@@ -1,5 +1,6 @@
 // A live run: policy and runtime, for python/tencache/_live.py, which pages the tensors of a PyTorch program on it; and
 // the prediction that is made before.
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -72,8 +73,9 @@ void bind_live(py::module_& module) {
       .def(py::init([](const std::string& program, const std::string& device, const std::string& machine,
                        const std::string& gpu_memory, const std::string& cpu_memory,
                        const std::vector<std::string>& limits, const std::vector<std::string>& directories,
-                       const std::string& policy, const Settings& settings, std::uint64_t ranks,
-                       const std::string& faults, const std::string& gpu_allocator, const std::string& run_ahead) {
+                       const std::string& policy, const Settings& settings, const std::array<std::uint64_t, 4>& ranks,
+                       const std::string& share, const std::string& faults, const std::string& gpu_allocator,
+                       const std::string& run_ahead) {
              Scenario scenario;
              scenario.trace.file = program;
              scenario.machine.name = machine;
@@ -85,13 +87,18 @@ void bind_live(py::module_& module) {
              scenario.policy = {policy, settings};
              scenario.hardware.device = device == "cpu" ? "host" : device;
              scenario.faults = faults;
-             return LiveSetting(std::move(scenario), directories, ranks);
+             const auto& [rank, world, rank_here, count_here] = ranks;
+             return LiveSetting(std::move(scenario), directories, {rank, world, rank_here, count_here, share});
            }),
            py::kw_only(), py::arg("program"), py::arg("device"), py::arg("machine"), py::arg("gpu_memory"),
            py::arg("cpu_memory"), py::arg("limits"), py::arg("directories"), py::arg("policy"), py::arg("settings"),
-           py::arg("ranks"), py::arg("faults"), py::arg("gpu_allocator") = "", py::arg("run_ahead") = "",
-           "`device`: \"cpu\", or \"cuda\". `ranks`: how many processes of this computer share its CPU memory and "
-           "disks. `faults`: a plan (docs/reliability.md) by which the run is disturbed, or empty.")
+           py::arg("ranks"), py::arg("share"), py::arg("faults"), py::arg("gpu_allocator") = "",
+           py::arg("run_ahead") = "",
+           "`device`: \"cpu\", or \"cuda\". `ranks`: this process's number and that of all, and the same of those on "
+           "this "
+           "computer, which share its CPU memory and disks. `share`: the name under which they meet "
+           "(executor/host_share.h); empty: each keeps to its part. `faults`: a plan (docs/reliability.md) by which "
+           "the run is disturbed, or empty.")
       .def_property_readonly(
           "machine", [](const LiveSetting& setting) { return write_machine_yaml(setting.machine); }, "As YAML.");
 

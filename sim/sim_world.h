@@ -4,7 +4,7 @@
 // Links. A link moves the data of its copies one after the other, in order of submission. Before its data a copy has a
 // latency (`setup_ns` and the link's own), during which only the link is busy; the latencies of the first `queue_depth`
 // copies of a link pass at the same time. A copy's start is when it came to the front of its link.
-// Data flows at the link's bandwidth, or less where flows share a resource: max-min fair, sim/bandwidth.h. Of a link
+// Data flows at the link's bandwidth, or less where flows share a resource: max-min fair, core/bandwidth.h. Of a link
 // over several devices a copy reaches min(devices, ceil(bytes / stripe_bytes)), and as large a part of the bandwidth
 // (rounded down).
 // Burst. A link with a `sustained_bandwidth` has a credit of at most `burst_bytes`, full at first. Each byte that flows
@@ -32,10 +32,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/bandwidth.h"
 #include "core/fault_plan.h"
 #include "core/machine.h"
 #include "core/metrics.h"
-#include "sim/bandwidth.h"
 #include "sim/sim_server.h"
 
 namespace tencache {

@@ -5,6 +5,7 @@
 #include "core/remark.h"
 #include "executor/choose_device.h"
 #include "executor/host_machine.h"
+#include "executor/host_share.h"
 #include "executor/room.h"
 #include "sim/rehearse.h"
 #include "studies/faults.h"
@@ -72,10 +73,36 @@ void choose_run_ahead(Scenario& scenario, MachineSpec& machine, const std::strin
   override_run_ahead(machine, "--run-ahead", asked.run_ahead);
 }
 
+// A machine file of one rank has the computer's memory and disks for one. Its CPU's rates are those of a core or two.
+MachineSpec host_of(const MachineSpec& loaded, bool cpu_memory_given, std::uint64_t ranks) {
+  MachineSpec host = loaded;
+  if (ranks == 1) return host;
+  if (host.rank_count() == 1) {
+    override_gpus(host, "LOCAL_WORLD_SIZE", std::to_string(ranks));
+    const auto restore = [&](MachineSpec& rank) {
+      rank.cpu = loaded.cpu;
+      for (std::size_t tier = 0; tier < rank.tiers.size() && cpu_memory_given; ++tier) {
+        if (rank.tiers[tier].kind == TierKind::cpu) rank.tiers[tier].capacity = loaded.tiers[tier].capacity;
+      }
+    };
+    restore(host);
+    for (MachineSpec& rank : host.other_ranks) restore(rank);
+  }
+  if (host.rank_count() < ranks) {
+    throw Error(host.file, 0,
+                "the machine has " + std::to_string(host.rank_count()) + " ranks, and " + std::to_string(ranks) +
+                    " run on this computer (LOCAL_WORLD_SIZE); take a machine of one rank, or with `ranks: " +
+                    std::to_string(ranks) + "`");
+  }
+  host.other_ranks.resize(ranks - 1);
+  return host;
+}
+
 }  // namespace
 
 std::shared_ptr<Accelerator> place_on_this_computer(Scenario& scenario, MachineSpec& machine,
-                                                    const std::vector<std::string>& directories, const Trace* trace) {
+                                                    const std::vector<std::string>& directories, const Trace* trace,
+                                                    std::uint64_t ranks) {
   const auto [device, accelerator] = choose_device(scenario.hardware.device, machine);
   scenario.hardware.device = device;
   choose_run_ahead(scenario, machine,
@@ -83,7 +110,7 @@ std::shared_ptr<Accelerator> place_on_this_computer(Scenario& scenario, MachineS
                                           : "ordinary memory stands in for a GPU (without --device cuda)");
   machine = with_real_pages(machine, accelerator.get());
   choose_directories(machine, directories);
-  fit_to_disks(machine);
+  fit_to_disks(machine, ranks);
   std::string& folders = scenario.hardware.directory = "";
   for (const Tier& tier : machine.tiers) {
     for (const std::string& directory : tier.directories) folders += (folders.empty() ? "" : ":") + directory;
@@ -91,15 +118,16 @@ std::shared_ptr<Accelerator> place_on_this_computer(Scenario& scenario, MachineS
   return accelerator;
 }
 
-LiveSetting::LiveSetting(Scenario asked, const std::vector<std::string>& directories, std::uint64_t ranks)
-    : scenario(std::move(asked)) {
-  machine = load_machine(scenario.machine, &machine_sha256);
-  for (Tier& tier : machine.tiers) {
-    const bool asked_for = tier.kind == TierKind::cpu && !scenario.machine.cpu_memory.empty();
-    if (tier.kind == TierKind::gpu || asked_for || tier.capacity >= unlimited) continue;
-    tier.capacity = tier.capacity / ranks / tier.granularity * tier.granularity;
+LiveSetting::LiveSetting(Scenario asked, const std::vector<std::string>& directories, LiveRanks of)
+    : scenario(std::move(asked)), ranks(std::move(of)) {
+  if (ranks.rank_here >= ranks.count_here) {
+    throw Error("LOCAL_RANK " + std::to_string(ranks.rank_here) + ": of " + std::to_string(ranks.count_here) +
+                " ranks on this computer (LOCAL_WORLD_SIZE) the last one is " + std::to_string(ranks.count_here - 1));
   }
-  accelerator = place_on_this_computer(scenario, machine, directories);
+  const MachineSpec loaded = load_machine(scenario.machine, &machine_sha256);
+  host = host_of(loaded, !scenario.machine.cpu_memory.empty(), ranks.count_here);
+  machine = ranks.count_here == 1 ? host : part_of_host(host, ranks.rank_here);
+  accelerator = place_on_this_computer(scenario, machine, directories, nullptr, ranks.count_here);
   // A GPU's machine file, such as `calibrate` writes, serves here as well: a program's tensors stay where they are.
   AllocatorKind& allocator = machine.tiers.front().allocator;
   if (accelerator == nullptr && scenario.machine.gpu_allocator.empty() && allocator == AllocatorKind::movable) {

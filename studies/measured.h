@@ -21,10 +21,10 @@
 namespace tencache {
 
 // Places the machine's tiers on this computer: settles the scenario's device (`auto`) and, on a GPU, its allocator and
-// how far it is run ahead of; gives tiers real pages and folders, and no more than their disks have free. Says on
-// stderr what was chosen or made smaller. `trace`: null if it is not known yet. Returns the GPU's accelerator; null:
-// ordinary memory stands in for the GPU's. Throws Error for a device that is not there, for a tier below a page, and
-// for a folder that is none.
+// how far it is run ahead of; gives tiers real pages and folders, and no more than their disks have free (for each of
+// `ranks`). Says on stderr what was chosen or made smaller. `trace`: null if it is not known yet. Returns the GPU's
+// accelerator; null: ordinary memory stands in for the GPU's. Throws Error for a device that is not there, for a tier
+// below a page, and for a folder that is none.
 //
 // A GPU's memory is movable and run ahead of (executor/choose_device.h) unless the scenario or the machine says
 // otherwise, or it cannot be: under a policy that lays the memory out itself or has no limit, or where the memory's
@@ -32,18 +32,27 @@ namespace tencache {
 // for. Each op is also waited for where links are limited or faults planned, which copies on streams do not heed.
 std::shared_ptr<Accelerator> place_on_this_computer(Scenario& scenario, MachineSpec& machine,
                                                     const std::vector<std::string>& directories,
-                                                    const Trace* trace = nullptr);
+                                                    const Trace* trace = nullptr, std::uint64_t ranks = 1);
+
+// Of a program's processes, which share the computers that they run on.
+struct LiveRanks {
+  std::uint64_t rank = 0, world = 1;            // this process, of all
+  std::uint64_t rank_here = 0, count_here = 1;  // of those on this computer
+  std::string share;                            // their run, for HostShare; empty: each keeps to its part
+};
 
 // What a program that runs live and its prediction have in common. The trace is known only once it is recorded.
 struct LiveSetting {
-  // `asked`: its trace's file is the program's name. `ranks`: how many processes of this computer share its disks and,
-  // unless the scenario gives its size, its CPU memory. Throws Error.
-  LiveSetting(Scenario asked, const std::vector<std::string>& directories, std::uint64_t ranks);
+  // `asked`: its trace's file is the program's name. Ranks of this computer share what its machine file says, or, if
+  // that is of one rank, disks and, unless the scenario gives its size, CPU memory. Throws Error.
+  LiveSetting(Scenario asked, const std::vector<std::string>& directories, LiveRanks ranks);
   // The recorded step on the machine.
   Workload workload(const Trace& recorded) const;
 
   Scenario scenario;
-  MachineSpec machine;
+  LiveRanks ranks;
+  MachineSpec host;     // all ranks that run on this computer
+  MachineSpec machine;  // this one's part of it, were they to copy alike
   std::string machine_sha256;
   std::shared_ptr<Accelerator> accelerator;
   std::optional<FaultPlan> faults;  // of the run; a prediction has none

@@ -218,6 +218,13 @@ void Engine::take(input::Revealed& revealed) {
   session_.emit({.kind = EventKind::revealed, .op = revealed.gate, .uses = decided});
 }
 
+void Engine::take(input::Capacity& capacity) {
+  TENCACHE_CHECK(capacity.tier > 0 && !state_.memory.addressed(capacity.tier) && state_.memory.keeps(capacity.tier));
+  TENCACHE_CHECK(state_.memory.used(capacity.tier) <= capacity.bytes);
+  state_.memory.set_capacity(capacity.tier, capacity.bytes);
+  session_.emit({.kind = EventKind::capacity_changed, .to = capacity.tier});
+}
+
 void Engine::take(input::CheckProgress&) {
   if (waiting() && !lift_standstill() && waiting()) throw_out_of_memory();
 }

@@ -141,6 +141,8 @@ class Engine {
   void reveal(OpIndex gate, std::vector<std::uint32_t> chosen, Nanoseconds now) {
     enter(now, input::Revealed{gate, std::move(chosen)});
   }
+  // Of a tier below the GPU's, whose memory comes from anywhere: it has so much from now on, and no less than is used.
+  void set_capacity(TierId tier, Bytes bytes, Nanoseconds now) { enter(now, input::Capacity{tier, bytes}); }
   bool ready() const { return !state_.lanes[0].waiting; }
   bool idle() const { return tasks_left(gpu_lane) + tasks_left(cpu_lane) == 0; }
   // Throws OutOfMemory if an op or a task waits and nothing is under way any more. Call when Machine::wait says so.
@@ -198,6 +200,7 @@ class Engine {
   void take(input::SetRole& set) { state_.memory.set_role(set.tensor, set.role); }
   void take(input::Deviated&);
   void take(input::Revealed& revealed);
+  void take(input::Capacity& capacity);
   void take(input::CheckProgress&);
   void take(input::Abandon&);
   void take(input::LateWrite& late_write) { runner_.late_write(late_write.tensor); }

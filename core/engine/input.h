@@ -77,6 +77,11 @@ struct Revealed {
   OpIndex gate = none;
   std::vector<std::uint32_t> chosen;
 };
+// A tier has so much from now on, and no less than is used.
+struct Capacity {
+  TierId tier = no_tier;
+  Bytes bytes = 0;
+};
 struct CheckProgress {};
 struct Abandon {};
 struct LateWrite {
@@ -98,7 +103,8 @@ struct Input {
       std::variant<Completion, input::Standstill, input::Observed, input::Create, input::Stored, input::Destroy,
                    input::Begin, input::Allocate, input::End, input::Task, input::WaitedForTasks, input::ModuleBegin,
                    input::ModuleEnd, input::Boundary, input::Profile, input::Match, input::SetRole, input::Deviated,
-                   input::CheckProgress, input::Abandon, input::LateWrite, input::Pin, input::Unpin, input::Revealed>;
+                   input::Capacity, input::CheckProgress, input::Abandon, input::LateWrite, input::Pin, input::Unpin,
+                   input::Revealed>;
   // In the log: the engine's time, which never decreases from one input to the next.
   Nanoseconds now = 0;
   What what;

@@ -21,6 +21,10 @@ EngineFeed::EngineFeed(const MachineSpec& spec, Policy& policy, HostMachineOptio
   machine_ = std::make_unique<HostMachine>(spec, bodies, std::move(machine));
   ordered_ = machine_->completes() == Completes::ordered;
   engine_ = std::make_unique<Engine>(spec, *machine_, policy, nullptr, std::move(engine));
+  if (machine_->shared_tier() != no_tier) {
+    const MutexLock lock(mutex);
+    set_shared_memory(machine_->held_memory());
+  }
   thread_ = std::thread([this] { feed(); });
 }
 
@@ -71,10 +75,32 @@ void EngineFeed::take_completions() {
       std::span<Span> spans;
       if (timeline_ != nullptr) spans = timeline_->spans;
       handled_(spans.subspan(std::min(before, spans.size())));
+      follow_share();
     } catch (...) {
       failure_ = std::current_exception();
     }
   }
+}
+
+// A step more than is used, if other ranks leave it: the engine has to know of room before it looks for some.
+void EngineFeed::keep_memory_ahead() {
+  const TierId tier = machine_->shared_tier();
+  most_shared_ = std::max(most_shared_, engine_->memory().used(tier));
+  if (engine_->memory().free(tier) >= machine_->share()->step()) return machine_->has_enough_memory();
+  set_shared_memory(machine_->take_more_memory());
+}
+
+void EngineFeed::give_back_memory() {
+  const TierId tier = machine_->shared_tier();
+  if (tier == no_tier) return;
+  const Bytes most = std::max(most_shared_, engine_->memory().used(tier));
+  set_shared_memory(machine_->give_back_memory(most + most / 4 + machine_->share()->step()));
+  most_shared_ = 0;
+}
+
+void EngineFeed::set_shared_memory(Bytes capacity) {
+  const TierId tier = machine_->shared_tier();
+  if (capacity != engine_->memory().capacity(tier)) engine_->set_capacity(tier, capacity, now());
 }
 
 void EngineFeed::check_progress() {

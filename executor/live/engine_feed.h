@@ -50,6 +50,7 @@ class EngineFeed {
   void tell(const Call& call) TENCACHE_REQUIRES(mutex) {
     try {
       call(*engine_);
+      follow_share();
     } catch (...) {
       fail(std::current_exception());
       throw;
@@ -73,6 +74,8 @@ class EngineFeed {
     take_completions();
     return true;
   }
+  // Between two steps: CPU memory that the last one did not use, if other ranks have too little.
+  void give_back_memory() TENCACHE_REQUIRES(mutex);
   // Nothing is under way on the machine.
   bool idle() const TENCACHE_REQUIRES(mutex);
   // Throws OutOfMemory if waiting is hopeless, after which the engine can go on.
@@ -105,12 +108,18 @@ class EngineFeed {
   void feed();
   void take_completions() TENCACHE_REQUIRES(mutex);
   bool take(Completion& completion) TENCACHE_REQUIRES(mutex);
+  void follow_share() TENCACHE_REQUIRES(mutex) {
+    if (machine_->shared_tier() != no_tier) keep_memory_ahead();
+  }
+  void keep_memory_ahead() TENCACHE_REQUIRES(mutex);
+  void set_shared_memory(Bytes capacity) TENCACHE_REQUIRES(mutex);
 
   std::unique_ptr<HostMachine> machine_;
   std::unique_ptr<Engine> engine_;  // called holding the mutex only
   Timeline* timeline_;
   Handled handled_;
   bool ordered_ = false;                                      // the machine's completions promise order
+  Bytes most_shared_ TENCACHE_GUARDED_BY(mutex) = 0;          // used of the tier that ranks share, in this step
   std::uint64_t completions_ TENCACHE_GUARDED_BY(mutex) = 0;  // taken so far
   std::exception_ptr failure_ TENCACHE_GUARDED_BY(mutex);
   Nanoseconds moment_ns_ TENCACHE_GUARDED_BY(mutex) = -1;  // -1: not looked at yet

@@ -256,8 +256,8 @@ def register_policy(name: str, summary: str, type: type) -> None: ...
 class LiveSetting:
     def __init__(
         self, *, program: str, device: str, machine: str, gpu_memory: str, cpu_memory: str,
-        limits: Sequence[str], directories: Sequence[str], policy: str, settings: Mapping[str, str], ranks: int,
-        faults: str
+        limits: Sequence[str], directories: Sequence[str], policy: str, settings: Mapping[str, str],
+        ranks: Sequence[int], share: str, faults: str, gpu_allocator: str = "", run_ahead: str = ""
     ) -> None: ...
     @property
     def machine(self) -> str: ...

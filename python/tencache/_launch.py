@@ -29,7 +29,8 @@ def _parser() -> argparse.ArgumentParser:
                "With --predict, or a --gpu-memory that is a share, a few steps of the script run first, in a process\n"
                "of their own whose output is not shown: what the script writes to files in them is written twice.\n\n"
                "Under torchrun (`torchrun --nproc-per-node 2 -m tencache run python … -- train.py`) each rank has a run\n"
-               "of its own, and its share of memory and disks. Rank 0 reports; files of other ranks are named like\n"
+               "of its own, and its part of memory and disks. CPU memory that one does not need others may have, and\n"
+               "paced copies share links as the machine says. Rank 0 reports; files of other ranks are named like\n"
                "result.rank1.json.\n\n"
                "Examples:\n"
                "  tencache run python --memory 8GiB -- train.py --epochs 1\n"
@@ -82,6 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sleep", action=argparse.BooleanOptionalAction, default=True,
                         help="once the schedule is known, let ops run unwatched as long as all tensors fit (default); "
                              "--no-sleep watches each op, so that it counts in the report")
+    parser.add_argument("--ranks-share", default="", metavar="NAME",
+                        help="the name under which ranks on one computer share CPU memory, disks and links (default: "
+                             "from the variables that torchrun sets; none: each keeps to its part)")
     parser.add_argument("--faults", default="", metavar="PLAN",
                         help="make things go wrong by this plan, such as seed=7 (a mixture drawn from the seed) or "
                              "seed=7,copy_error=0.01,delay=0.05:2ms (docs/reliability.md)")

@@ -58,6 +58,7 @@ class Options:
     gpu_allocator: str = ""
     run_ahead: str = ""
     plan: str = ""
+    ranks_share: str = ""
     program: str = "a PyTorch program"
     quiet: bool = False
     progress: bool = True  # a line on a terminal while something takes long, unless `quiet`
@@ -101,8 +102,8 @@ class Options:
         run_ahead = self.run_ahead or ("0" if self.device == "cuda" and (self.pace or self.limits) else "")
         return dataclasses.replace(self, machine=machine, pace=pace, run_ahead=run_ahead)
 
-    def setting(self, taken: int = 0) -> "_core.LiveSetting":
-        """`taken`: bytes of the process that are no tensors'."""
+    def setting(self, taken: int = 0, share: str = "") -> "_core.LiveSetting":
+        """`taken`: bytes of the process that are no tensors'. `share`: under which name the run meets other ranks'."""
         ranks = _ranks.count_here()
         gpu_memory = self.gpu_memory
         if self.memory:
@@ -119,7 +120,8 @@ class Options:
                      f"what else comes, {room >> 20} MiB for tensors")
         return _core.LiveSetting(program=self.program, device=self.device, machine=self.machine,
                                  gpu_memory=gpu_memory, cpu_memory=self.cpu_memory, limits=list(self.limits),
-                                 directories=list(self.directories), policy=self.policy, ranks=ranks,
+                                 directories=list(self.directories), policy=self.policy, share=share,
+                                 ranks=[_ranks.rank(), _ranks.count(), _ranks.rank_here(), ranks],
                                  settings={name: str(value) for name, value in self.settings.items()},
                                  faults=self.faults, gpu_allocator=self.gpu_allocator, run_ahead=self.run_ahead)
 
@@ -375,7 +377,7 @@ class Live:
 
     def _make_run(self) -> "_core.LiveRun":
         sleep = self.options.sleep and not self.options.optimizer_tasks and not _ranks.are_joined()
-        setting = self.options.setting(self._taken)
+        setting = self.options.setting(self._taken, _ranks.share_name(self.options.ranks_share))
         with self.options.patience("preparing memory"):
             return _core.LiveRun(setting, pace=self.options.pace, sleep=sleep, fence=self.paging.fence,
                                  timeline=_ranks.own_file(self.options.timeline), predicted=self._predicted,
@@ -542,7 +544,7 @@ def live(policy: str = "foresight", *, device: str = "cpu", machine: str = "", m
          cpu_memory: str = "", reserve: str = "", limits: Sequence[str] = (), directories: Sequence[str] = (),
          settings: Optional[Mapping[str, Any]] = None, pace: Optional[bool] = None, timeline: str = "",
          optimizer_tasks: bool = False, faults: str = "", sleep: bool = True, gpu_allocator: str = "",
-         run_ahead: Optional[int] = None, quiet: bool = False) -> Live:
+         run_ahead: Optional[int] = None, ranks_share: str = "", quiet: bool = False) -> Live:
     """Pages the tensors of what is trained in the `with` block: parameters, gradients, optimizer states, activations.
 
     memory      of the whole process, such as "8GiB": tensors get what the interpreter and its libraries leave, with
@@ -568,9 +570,14 @@ def live(policy: str = "foresight", *, device: str = "cpu", machine: str = "", m
     run_ahead   with a GPU and movable memory, how many ops the program may be ahead of the GPU; 0: each op is waited
                 for (default: the machine's, else 256; 0 with limits, faults and pace=True)
 
-    Under torchrun each rank has a run of its own, with its share of memory, of CPU memory that is not given, and of
-    disks. Rank 0 reports; the timeline of another is named like timeline.rank1.json.
+    ranks_share the name under which ranks on one computer share its CPU memory and its links (default: from the
+                variables that torchrun sets; "none": each keeps to its part)
+
+    Under torchrun each rank has a run of its own, with its part of memory, of CPU memory that is not given, and of
+    disks. What a rank does not need of its CPU memory others may have, and paced links share what the machine says.
+    Rank 0 reports; the timeline of another is named like timeline.rank1.json.
     """
     return Live(Options(policy, device, str(machine), str(memory), str(reserve), str(gpu_memory), str(cpu_memory),
                         limits, directories, settings or {}, pace, timeline, optimizer_tasks, faults,
-                        sleep, gpu_allocator, "" if run_ahead is None else str(run_ahead), quiet=quiet).check())
+                        sleep, gpu_allocator, "" if run_ahead is None else str(run_ahead), ranks_share=ranks_share,
+                        quiet=quiet).check())

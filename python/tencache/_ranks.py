@@ -6,7 +6,12 @@ import os
 import socket
 from typing import Any, Dict, List
 
+from ._core import Error
+
+_THIS_COMPUTER = ("localhost", "127.0.0.1", "::1")
+
 _stores: List[Any] = []  # rank 0's serves the others as long as it lives
+_live_runs = 0           # of this process so far
 
 
 def rank() -> int:
@@ -19,7 +24,34 @@ def count() -> int:
 
 def count_here() -> int:
     """On this computer: they share its memory and disks."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    given = os.environ.get("LOCAL_WORLD_SIZE")
+    if given is None and os.environ.get("MASTER_ADDR", "") in _THIS_COMPUTER:
+        return count()
+    if given is None and int(os.environ.get("LOCAL_RANK", "0")) > 0:
+        raise Error("LOCAL_RANK is set and LOCAL_WORLD_SIZE is not: set it to how many ranks run on this computer, "
+                    "which share its memory")
+    return int(given or "1")
+
+
+def rank_here() -> int:
+    """Among those."""
+    return int(os.environ.get("LOCAL_RANK", rank() % count_here()))
+
+
+def run_name() -> str:
+    """Of the program that all ranks run; empty where the environment does not say it."""
+    words = [os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
+                                                   "TORCHELASTIC_RESTART_COUNT")]
+    return ":".join(words) if words[1] else ""
+
+
+def share_name(given: str) -> str:
+    """Under which the next live run of this process meets that of others here; empty: it does not. `given`: a name in
+    place of the run's, or none."""
+    global _live_runs
+    _live_runs += 1
+    run = "" if given == "none" or count_here() == 1 else given or run_name()
+    return f"{run}#{_live_runs}" if run else ""
 
 
 def are_joined() -> bool:

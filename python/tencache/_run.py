@@ -276,7 +276,8 @@ class Session:
             directories=arguments.directory, pace=arguments.pace, timeline=arguments.timeline,
             optimizer_tasks=arguments.optimizer_tasks, faults=arguments.faults, sleep=arguments.sleep,
             gpu_allocator=arguments.gpu_allocator, run_ahead=arguments.run_ahead,
-            plan=arguments.plan, program=arguments.script, progress=not arguments.json)
+            plan=arguments.plan, ranks_share=arguments.ranks_share, program=arguments.script,
+            progress=not arguments.json)
         try:
             self._options.settings = _settings(arguments.set)
             self._run = _prepare(arguments, self._options)

@@ -164,6 +164,23 @@ TEST(Desktops, ChangesOfOptions) {
     }
   }
   machine.validate();
+  // Where no CPU memory lies between, SSDs are the computer's all the same, and each GPU's own bus stays its own.
+  MachineSpec direct = parse_machine(
+      "name: direct\ninitial_tier: nvme\n"
+      "tiers: [{name: gpu, kind: gpu, capacity: 1GiB}, {name: nvme, kind: nvme, capacity: 8GiB}]\n"
+      "resources: [{name: bus, bandwidth: 9GB/s}, {name: ssd, bandwidth: 5GB/s}]\n"
+      "links:\n"
+      "  - {name: nvme_read, from: nvme, to: gpu, bandwidth: 4GB/s, uses: [ssd]}\n"
+      "  - {name: nvme_write, from: gpu, to: nvme, bandwidth: 3GB/s, uses: [ssd]}\n"
+      "gpu: {name: a100-40g, uses: [bus]}\n",
+      "direct.yaml");
+  override_gpus(direct, "--gpus", "2");
+  const auto shared = [&](const std::string& name) {
+    return std::ranges::find(direct.resources, name, &Resource::name)->shared != none;
+  };
+  EXPECT_TRUE(shared("ssd"));
+  EXPECT_TRUE(shared("nvme_reads"));
+  EXPECT_FALSE(shared("bus"));
   // Four of a machine's eight: its CPU memory is divided by four.
   MachineSpec large = read_machine("p4d.24xlarge");
   const Bytes eighth = large.tiers[1].capacity;

@@ -107,6 +107,25 @@ TEST(EngineLiveTest, WhatAnAbandonedOpWouldHaveOverwrittenIsStillThere) {
   for (const TensorId tensor : {a, x}) EXPECT_NO_THROW(program.run({{tensor, true, false}})) << tensor;
 }
 
+// Of three tensors two leave the GPU. A tier below the CPU's has no room for both, and the CPU's for one: a second one
+// leaves only once there is more.
+TEST(EngineLiveTest, ATierThatGrowsTakesWhatItHadNoRoomFor) {
+  LiveProgram program(small(200, 100));
+  program.make(100);
+  program.make(100);
+  program.make(100);
+  const TensorId last = program.create(100);
+  program.begin({{last, false, true}});
+  EXPECT_THROW(program.wait(), OutOfMemory);
+  program.engine.abandon(program.machine.now());
+  program.engine.set_capacity(1, 200, program.machine.now());
+  EXPECT_NO_THROW(program.run({{last, false, true}}));
+  EXPECT_EQ(program.engine.memory().used(1), 200u);
+  EXPECT_EQ(program.engine.memory().free(1), 0u);
+  program.engine.set_capacity(1, 250, program.machine.now());
+  EXPECT_EQ(program.engine.memory().free(1), 50u);
+}
+
 // Its content lies on the CPU from the beginning: it is copied in for the op that reads it. Once it is written, that copy
 // is stale and its room free.
 TEST(EngineLiveTest, WhatIsStoredIsFetchedWhenItIsRead) {

@@ -3,12 +3,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "core/check.h"
+#include "core/error.h"
 
 namespace tencache {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -35,6 +41,72 @@ UntimedResult result_of(double iteration_seconds, double h2d_seconds, const Json
   result.traffic_bytes = {{"h2d", h2d_bytes}};
   result.peak_bytes = {{"gpu", gpu_peak}};
   return result;
+}
+
+// A computer with 8 GiB of CPU memory and a disk that reads 1 GB/s.
+class LiveSettings : public ::testing::Test {
+ protected:
+  LiveSetting setting_of(LiveRanks ranks, const std::string& more = "", const std::string& cpu_memory = "") {
+    const std::string file = ::testing::TempDir() + "live_settings." + std::to_string(::getpid()) + ".yaml";
+    std::ofstream(file) << "name: box\ninitial_tier: cpu\n"
+                           "cpu: {adam_parameters_per_second: 1000}\n"
+                           "tiers:\n"
+                           "  - {name: gpu, kind: gpu, capacity: 1GiB}\n"
+                           "  - {name: cpu, kind: cpu, capacity: 8GiB}\n"
+                           "  - {name: nvme, kind: nvme, capacity: 1MiB}\n"
+                           "links:\n"
+                           "  - {name: h2d, from: cpu, to: gpu, bandwidth: 8GB/s}\n"
+                           "  - {name: nvme_read, from: nvme, to: cpu, bandwidth: 1GB/s}\n"
+                        << more;
+    Scenario scenario;
+    scenario.machine.name = file;
+    scenario.machine.cpu_memory = cpu_memory;
+    scenario.policy.name = "lru";
+    scenario.hardware.device = "host";
+    LiveSetting setting(scenario, {::testing::TempDir()}, std::move(ranks));
+    std::filesystem::remove(file);
+    return setting;
+  }
+  static std::string error_of(const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+};
+
+TEST_F(LiveSettings, ARankHasItsPartOfMemoryAndDisks) {
+  const LiveSetting setting = setting_of({.rank = 5, .world = 8, .rank_here = 1, .count_here = 4, .share = "run"});
+  EXPECT_EQ(setting.machine.rank_count(), 1u);
+  EXPECT_EQ(setting.machine.tiers[0].capacity, GiB);
+  EXPECT_EQ(setting.machine.tiers[1].capacity, 2 * GiB);
+  EXPECT_EQ(setting.machine.tiers[2].capacity, 256 * KiB);
+  EXPECT_EQ(setting.machine.links[0].bandwidth, 8'000'000'000u);
+  EXPECT_EQ(setting.machine.links[1].bandwidth, 250'000'000u);
+  EXPECT_EQ(setting.machine.cpu.adam_parameters_per_second, 1000) << "each has a core";
+  EXPECT_EQ(setting.host.rank_count(), 4u);
+  EXPECT_EQ(setting.host.of_rank(3).links[1].bandwidth, 1'000'000'000u);
+}
+
+TEST_F(LiveSettings, MemoryThatIsGivenIsEachRanks) {
+  const LiveSetting setting = setting_of({.rank_here = 1, .count_here = 2, .share = ""}, "", "3GiB");
+  EXPECT_EQ(setting.machine.tiers[1].capacity, 3 * GiB);
+  EXPECT_EQ(setting.machine.links[1].bandwidth, 500'000'000u);
+}
+
+TEST_F(LiveSettings, AMachineOfSeveralRanksSaysWhatTheyShare) {
+  const LiveSetting setting = setting_of({.rank_here = 1, .count_here = 2, .share = ""}, "ranks: 2\n");
+  EXPECT_EQ(setting.machine.tiers[1].capacity, 8 * GiB) << "nothing";
+  EXPECT_EQ(setting.machine.links[1].bandwidth, 1'000'000'000u);
+  EXPECT_THAT(error_of([&] { setting_of({.rank_here = 1, .count_here = 3, .share = ""}, "ranks: 2\n"); }),
+              AllOf(HasSubstr(".yaml: the machine has 2 ranks, and 3 run on this computer"), HasSubstr("`ranks: 3`")));
+}
+
+TEST_F(LiveSettings, ARankThatIsNotThereIsRefused) {
+  EXPECT_THAT(error_of([&] { setting_of({.rank_here = 2, .count_here = 2, .share = ""}); }),
+              HasSubstr("LOCAL_RANK 2: of 2 ranks on this computer (LOCAL_WORLD_SIZE) the last one is 1"));
 }
 
 TEST(Measured, FiguresStandSideBySide) {

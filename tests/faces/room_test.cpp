@@ -49,6 +49,9 @@ TEST(RoomTest, ATierIsNoLargerThanItsDisksAllow) {
   EXPECT_GT(tier.capacity, free_bytes / 2);
   EXPECT_LE(tier.capacity, free_bytes);
   EXPECT_EQ(tier.capacity % tier.granularity, 0u);
+  tier.capacity = Bytes{1} << 55;
+  fit_to_disks(machine, 4);
+  EXPECT_LE(tier.capacity, free_bytes / 4) << "four ranks fit beside each other";
   tier.capacity = 16 * tier.granularity;
   fit_to_disks(machine);
   EXPECT_EQ(tier.capacity, 16 * tier.granularity) << "there is room for it";

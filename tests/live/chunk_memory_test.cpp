@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <thread>
@@ -343,6 +345,38 @@ TEST(ChunkMemory, ChunksThatOnlyCopiesTouchFindTheirPagesAgain) {
   memory.map(0, 0, 2 * page_bytes, 0);
   EXPECT_TRUE(readable(memory.address(0)));
   EXPECT_EQ(memory.statistics().used_bytes, 2 * page_bytes);
+}
+
+// Of 8 pages: 3 in use at the beginning, 2 given up behind them.
+TEST(ChunkMemory, WhatItGivesBackTheSystemHas) {
+  const std::string name = "given back " + std::to_string(::getpid());
+  const auto pages_of_the_system = [&name] {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code error;
+      const std::string target = std::filesystem::read_symlink(entry.path(), error);
+      struct stat status {};
+      if (target.find("tencache " + name) == std::string::npos || ::stat(entry.path().c_str(), &status) != 0) continue;
+      return static_cast<Bytes>(status.st_blocks) * 512 / page_bytes;
+    }
+    return unlimited;
+  };
+  ChunkMemory memory(name, 8 * page_bytes, page_bytes, {.parks = true, .most = 12 * page_bytes});
+  for (const TensorId tensor : {0u, 1u}) {
+    memory.create(tensor, (3 - tensor) * page_bytes);
+    memory.map(tensor, 0, (3 - tensor) * page_bytes, 0);
+    std::memset(memory.address(tensor), 7, (3 - tensor) * page_bytes);
+  }
+  memory.unmap(1, 0, 2 * page_bytes);
+  EXPECT_EQ(pages_of_the_system(), 5u);
+  EXPECT_EQ(memory.set_capacity(2 * page_bytes), 3 * page_bytes) << "what is in use stays";
+  EXPECT_EQ(pages_of_the_system(), 3u);
+  EXPECT_EQ(memory.address(0)[3 * page_bytes - 1], std::byte{7});
+  EXPECT_THROW(memory.map(1, 0, 2 * page_bytes, 0), OutOfMemory);
+  EXPECT_EQ(memory.set_capacity(12 * page_bytes), 12 * page_bytes);
+  memory.map(1, 0, 2 * page_bytes, 0);
+  EXPECT_EQ(memory.address(1)[0], std::byte{0}) << "pages that were given back come back empty";
+  memory.create(2, 8 * page_bytes);
+  EXPECT_THROW(memory.map(2, 0, 8 * page_bytes, 0), OutOfMemory) << "7 pages are left";
 }
 
 TEST(ChunkMemory, CapacityMayExceedTheComputer) {

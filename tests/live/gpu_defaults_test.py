@@ -106,7 +106,7 @@ class GpuDefaults(unittest.TestCase):
     def test_programs(self):
         code = ("import json, sys; from tencache import _core; asked = json.loads(sys.argv[1]); "
                 "print(_core.LiveSetting(program='p', gpu_memory='', cpu_memory='', limits=asked.pop('limits', []), "
-                "directories=[], settings={}, ranks=1, **asked).machine)")
+                "directories=[], settings={}, ranks=[0, 1, 0, 1], share='', **asked).machine)")
         calibrated = machine(self.folder, "calibrated.yaml", bandwidth="3TB/s", allocator="movable")
         for asked, allocator, ahead in (({}, True, 256), ({"machine": calibrated}, True, 256),
                                         ({"machine": calibrated, "device": "cpu"}, False, 0),

@@ -15,6 +15,7 @@ import time
 import unittest
 
 RANKS = 2
+COMMAND = ["-m", "tencache", "run", "python"]
 STEPS = 5
 SHARES = ["1", "0.5", "least"]
 # Bytes that collectives keep in memory beside the ops that run meanwhile.
@@ -224,27 +225,37 @@ def run_rank(name):
     print("done")
 
 
-def run_ranks(words, **more):
-    """(exit code, output, errors) of each rank."""
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = []
-    for rank in range(RANKS):
-        environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS),
-                           LOCAL_WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                           OMP_NUM_THREADS="1", **more)
-        processes.append(subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                          text=True, env=environment))
-    ends = []
-    for process in processes:
-        try:
-            output, errors = process.communicate(timeout=300)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output, errors = process.communicate()
-        ends.append((process.returncode, output, errors))
-    return ends
+        return free.getsockname()[1]
+
+
+def start_rank(rank, port, words, **more):
+    """`more`: of the environment; None takes a variable out."""
+    environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS),
+                       LOCAL_WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                       OMP_NUM_THREADS="1", **{name: value for name, value in more.items() if value})
+    for name in [name for name, value in more.items() if value is None]:
+        del environment[name]
+    return subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def end_of(process):
+    """(exit code, output, errors)"""
+    try:
+        output, errors = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, errors = process.communicate()
+    return process.returncode, output, errors
+
+
+def run_ranks(words, port=None, **more):
+    """The end of each rank."""
+    port = port or free_port()
+    return [end_of(process) for process in [start_rank(rank, port, words, **more) for rank in range(RANKS)]]
 
 
 SCRIPT = """
@@ -261,6 +272,34 @@ for step in range(int(sys.argv[1])):
     optimizer.zero_grad()
 print(rank, hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in net.parameters())).hexdigest())
 torch.distributed.destroy_process_group()
+"""
+
+
+def file_of(port):
+    """Where the ranks of start_rank's program meet: executor/host_share.cpp."""
+    value = 1469598103934665603
+    for byte in f"127.0.0.1:{port}::#1".encode():
+        value = (value ^ byte) * 1099511628211 % 2**64
+        value ^= value >> 29
+    return f"/dev/shm/tencache-{os.geteuid()}-{value:016x}"
+
+
+WAITS = "import sys, torch; print('joined', flush=True); sys.stdin.read()"
+
+# What a rank has alive at once is about 3 MiB: half of it in GPU and CPU memory.
+MACHINE = """
+name: two-ranks
+initial_tier: cpu
+tiers:
+  - {name: gpu, kind: gpu, capacity: 1152KiB, granularity: 4KiB}
+  - {name: cpu, kind: cpu, capacity: 2MiB, granularity: 4KiB}
+  - {name: nvme, kind: nvme, capacity: 64MiB, granularity: 4KiB, directories: ["FOLDER"]}
+links:
+  - {name: h2d, from: cpu, to: gpu, bandwidth: 4GB/s}
+  - {name: d2h, from: gpu, to: cpu, bandwidth: 4GB/s}
+  - {name: nvme_read, from: nvme, to: cpu, bandwidth: 40MB/s}
+  - {name: nvme_write, from: cpu, to: nvme, bandwidth: 40MB/s}
+staging: {tier: cpu, count: 8, bytes: 128KiB}
 """
 
 
@@ -304,6 +343,77 @@ class Ranks(unittest.TestCase):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 live = json.load(file)["live"]
             self.assertLess(live["gpu_memory_bytes"] + live["taken_bytes"], 1 << 30)
+
+    def shared(self, folder, script, *options, **more):
+        """The results of two ranks whose tensors need more than GPU and CPU memory; their bits are those of PyTorch."""
+        plain = [end[1] for end in self.ends([script, "6"])]
+        port = free_port()
+        machine, answer = os.path.join(folder, "machine.yaml"), os.path.join(folder, "r.json")
+        with open(machine, "w", encoding="utf-8") as file:
+            file.write(MACHINE.replace("FOLDER", folder))
+        ends = self.ends([*COMMAND, "--machine", machine, "--predict", "--json", answer, *options, "--", script, "6"],
+                         port=port, **more)
+        self.assertFalse(os.path.exists(file_of(port)))
+        self.assertEqual([end[1] for end in ends], plain)
+        results = []
+        for name in ("r.json", "r.rank1.json"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                results.append(json.load(file))
+        return results
+
+    def test_ranks_share_cpu_memory_and_the_disk(self):
+        folder, script = self.script()
+        results = self.shared(folder, script, LOCAL_WORLD_SIZE=None)
+        for rank, result in enumerate(results):
+            ranks = result["live"]["ranks"]
+            self.assertEqual((ranks["rank"], ranks["world_size"], ranks["rank_of_host"], ranks["ranks_of_host"]),
+                             (rank, 2, rank, 2))
+            self.assertEqual((ranks["cpu_memory_bytes"], ranks["host_cpu_memory_bytes"]), (1 << 20, 2 << 20))
+            self.assertEqual((ranks["shared_links"], ranks["paced"]), (["nvme_read", "nvme_write"], True))
+            self.assertLessEqual(result["peak_bytes"]["cpu"], ranks["most_cpu_memory_bytes"])
+            self.assertGreater(result["live"]["link_bytes"]["nvme_read"], 0)
+            # 40 MB/s for both: the prediction counts with a half, and a rank alone would have been as fast as that.
+            read = result["prediction"]["result"]["traffic_bytes"]["nvme_read"]
+            self.assertGreaterEqual(result["prediction"]["iteration_seconds"], read / 20e6)
+        self.assertLessEqual(sum(result["peak_bytes"]["cpu"] for result in results), 2 << 20)
+
+    def test_ranks_may_keep_to_their_parts(self):
+        folder, script = self.script()
+        for result in self.shared(folder, script, "--ranks-share", "none"):
+            ranks = result["live"]["ranks"]
+            self.assertEqual((ranks["cpu_memory_bytes"], ranks["most_cpu_memory_bytes"]), (1 << 20, 1 << 20))
+            self.assertEqual(ranks["shared_links"], [])
+
+    def joined(self, port, *options):
+        """Rank 0, which has joined its run and waits for its standard input to end."""
+        process = start_rank(0, port, [*COMMAND, "--gpu-memory", "64MiB", *options, "--", "-c", WAITS])
+
+        def end():
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                pipe.close()
+        self.addCleanup(end)
+        self.assertEqual(process.stdout.readline(), "joined\n")
+        return process
+
+    def test_ranks_that_share_must_agree(self):
+        port = free_port()
+        self.joined(port, "--cpu-memory", "8MiB")
+        code, _, errors = end_of(start_rank(1, port, [*COMMAND, "--gpu-memory", "64MiB", "--cpu-memory", "16MiB", "--",
+                                                      "-c", WAITS]))
+        self.assertEqual(code, 1)
+        self.assertIn("has 16.00 MiB of CPU memory, other ranks have 8.00 MiB; give all of them the same --cpu-memory",
+                      errors.splitlines()[-1])
+
+    def test_what_a_killed_rank_leaves_the_next_run_removes(self):
+        port = free_port()
+        process = self.joined(port)
+        self.assertTrue(os.path.exists(file_of(port)))
+        process.kill()
+        process.wait()
+        self.assertEqual(end_of(self.joined(free_port()))[0], 0)
+        self.assertFalse(os.path.exists(file_of(port)))
 
     def test_a_rank_that_fails_says_which(self):
         _, script = self.script()

@@ -1,4 +1,4 @@
-#include "sim/bandwidth.h"
+#include "core/bandwidth.h"
 
 #include <algorithm>
 #include <limits>

@@ -7,7 +7,8 @@
 //   header  kind "header", format_version, model ="", batch =0, sequence_length =0, precision ="", hardware ="",
 //           made_by = (unknown) ³, made_with ={} ³, recorded_by ="", stack ="" ², tensor_count, op_count,
 //           choice_count =0 ⁶
-//   tensor  kind "tensor", id, name, bytes (1 … 1 PiB), role, persistent, stored_bytes =bytes ²
+//   tensor  kind "tensor", id, name, bytes (1 … 1 PiB), role, persistent, stored_bytes =bytes ²,
+//           profiled_uses =0 ⁷
 //   op      kind "op", id, name, phase, device, module ="", duration_ns, duration_source, gap_before_ns =0, issue_ns =0
 //           (unknown) ⁴, flops =0, bytes =0 (memory traffic, 0: unknown), group =-1 (none), placeable =false,
 //           reorderable =false, stream ="compute" ², rank =0, rendezvous ="" (none), kernel = (unknown) ², shape ²,
@@ -27,8 +28,8 @@
 //
 // Quantities are integers: bytes, nanoseconds. Ids count 0, 1, 2, … for tensors and for ops. Where the header has
 // tensor_count and op_count (the writer gives both), a file cut at the end of a line is noticed as well. Unknown keys
-// are errors. What ² marks needs format version 2, ³ version 3, ⁴ version 4, ⁵ version 5, ⁶ version 6. In versions 1 and
-// 2 the sentence in recorded_by says how the trace was made, and the reader takes made_by and made_with from it.
+// are errors. What ² marks needs format version 2, ³ version 3, ⁴ version 4, ⁵ version 5, ⁶ version 6, ⁷ version 7. In
+// versions 1 and 2 the sentence in recorded_by says how the trace was made, and the reader takes made_by and made_with from it.
 // docs/trace-format.md explains the meaning of each key.
 #pragma once
 

@@ -4,11 +4,11 @@
 Each pair is a line of the output file; what is there already is not run again, so that an interrupted grid goes on.
 With --others the other policies' figures come from the rows of an earlier grid, and only foresight is measured.
 With --generation the traces are blocks of requests for text, not training steps; with --experts of models whose experts
-are chosen as they run, computed on the GPU; with --experts --placeable the CPU may compute them, and all else. With
---policies only these are the others. With --random pairs are drawn at
-random, of batches, machines and memories beyond the grid's: the seed decides. With --best the best schedule that a long
-search finds is added to rows that are far from the lower bound; it takes minutes each. With --report a summary as
-Markdown (docs/foresight-grid.md). Simulated figures: they do not depend on this computer."""
+are chosen as they run, computed on the GPU; with --placeable the CPU may compute all of these. With --policies only
+these are the others. With --random pairs are drawn at random, of batches, machines and memories beyond the grid's: the
+seed decides. With --best the best schedule that a long search finds is added to rows that are far from the lower bound;
+it takes minutes each. With --report a summary as Markdown (docs/foresight-grid.md). Simulated figures: they do not
+depend on this computer."""
 import argparse
 import json
 import os
@@ -84,6 +84,7 @@ TUNED = {
                 {"barrier": "none", "cpu_attention": "overlapped", "cache_gpu": "100", "cache_cpu": "0", "hidden_gpu": "100",
                  "hidden_cpu": "0"}],
     "moe-infinity": [{"prefetch": "true"}], "fiddler": [{"objective": "max"}],
+    "ktransformers": [{"gpu_experts": share, "placement": "dynamic"} for share in ("0.25", "0.65")],
 }
 OURS, REFERENCES = "foresight", ("ideal", "bound")
 FAR = 0.85  # of the bound: below it the report says why
@@ -297,7 +298,7 @@ def main():
     parser.add_argument("--shard", default="0/1", help="i/n: only this part of the pairs, beside other parts")
     parser.add_argument("--generation", action="store_true", help="blocks of requests for text, not training steps")
     parser.add_argument("--experts", action="store_true", help="the same of models with experts")
-    parser.add_argument("--placeable", action="store_true", help="with --experts: all of it may run on the CPU")
+    parser.add_argument("--placeable", action="store_true", help="those of --experts, all of which may run on the CPU")
     parser.add_argument("--policies", help="the others, with commas between them (default: all that are no reference)")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="so many pairs drawn at random, not the grid")
     parser.add_argument("--seed", default="0", help="of --random, hexadecimal")

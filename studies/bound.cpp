@@ -93,10 +93,14 @@ class RankBound {
     return bound;
   }
 
-  // In a steady period each lane runs all of its ops once, also those that could run before their iteration has begun;
-  // those of the optimizer cannot, and count as it is. The least over all placements is concave in the weight.
+  // In a steady period each lane runs all of its ops once, also those that could run before their iteration has begun:
+  // of a generation. The least over all placements is concave in the weight.
   void bind_lanes(Bound& bound) const {
-    if (std::ranges::all_of(trace_.movable, [](const MovableOp& op) { return op.cpu_ns > 0; })) return;
+    const auto tells = [this](const LateOp& op) {
+      return op.movable != none && trace_.movable[op.movable].cpu_ns == 0 &&
+             trace_.trace->ops[op.op].phase != Phase::optimizer;
+    };
+    if (std::ranges::none_of(trace_.late, tells)) return;
     const auto least_ns = [this](double weight) {
       double ns = (1 - weight) * static_cast<double>(trace_.gpu_ns);
       for (const LateOp& op : trace_.late) {

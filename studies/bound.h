@@ -57,8 +57,9 @@
 //  ...+turned    The windows of an iteration that begins where another phase does, with what is alive there: they may
 //                reach over the end of the recorded one. For a steady period, and else (m - 1) / m, as those of +round.
 //  lanes         As compute, with all that is moved to the CPU's lane, also what could run before the iteration has
-//                begun: in a steady period each lane runs all of its ops once. Where there is such an op, as in a
-//                generation all of which may move. No term of a run that is not steady: the CPU's lane may be ahead.
+//                begun: in a steady period each lane runs all of its ops once. Where there is such an op that is not
+//                the optimizer's, as in a generation all of which may move. No term of a run that is not steady: the
+//                CPU's lane may be ahead.
 // docs/bound.md proves them all. A trace of several ranks: the greatest bound of any rank.
 //
 // Of a trace with choices of recomputation: the bound of the trace without any use of what they can make again, which

@@ -16,10 +16,23 @@ Bytes on_its_way(const Trace& trace, const MachineSpec& machine, const Experts& 
   return largest_expert(trace, experts) + std::min<Bytes>(64 * MiB, machine.tiers[0].capacity / 64);
 }
 
+std::size_t home_count(const Trace& trace, const MachineSpec& machine, const Experts& experts) {
+  return experts_that_fit(trace, machine, experts, on_its_way(trace, machine, experts));
+}
+
+// Else what is at home on the GPU has no copy below.
+bool cpu_has_all(const Trace& trace, const MachineSpec& machine) {
+  return persistent_bytes(trace) <= machine.tiers[machine.tier_of(Device::cpu)].capacity;
+}
+
 class PlacesByHomes final : public DecidedPlaces {
  public:
   PlacesByHomes(const Trace& trace, const MachineSpec& machine)
-      : trace_(trace), machine_(machine), experts_(trace), homes_(trace, machine, experts_) {
+      : trace_(trace),
+        machine_(machine),
+        experts_(trace),
+        homes_(trace, machine, experts_),
+        cpu_has_all_(cpu_has_all(trace, machine)) {
     const TierId cpu = machine.tier_of(Device::cpu);
     BytesPerSecond rate = unlimited;
     for (const LinkId link : machine.path_between(cpu, 0)) {
@@ -106,8 +119,8 @@ class PlacesByHomes final : public DecidedPlaces {
     std::vector<Chosen*> missing, there;
     for (Chosen& one : chosen) {
       if (!one.movable) continue;
-      (one.copied_ns != 0 ? missing : there).push_back(&one);
       one.on_cpu = one.copied_ns != 0;
+      if (one.on_cpu || cpu_has_all_) (one.on_cpu ? missing : there).push_back(&one);
     }
     std::ranges::stable_sort(missing, std::ranges::greater{}, &Chosen::cpu_ns);
     std::ranges::stable_sort(there, std::ranges::less{}, &Chosen::cpu_ns);
@@ -119,6 +132,7 @@ class PlacesByHomes final : public DecidedPlaces {
   const MachineSpec& machine_;
   const Experts experts_;
   ExpertHomes homes_;
+  const bool cpu_has_all_;
   double bytes_per_ns_ = 0;
   Nanoseconds there_and_back_ns_ = 0;  // latencies
 };
@@ -128,15 +142,18 @@ class PlacesByHomes final : public DecidedPlaces {
 bool ExpertHomes::apply(const Trace& trace, const MachineSpec& machine) {
   const TierId cpu = machine.tier_of(Device::cpu);
   if (cpu == no_tier || machine.path_between(cpu, 0).empty()) return false;
-  if (persistent_bytes(trace) > machine.tiers[cpu].capacity) return false;
+  if (!cpu_has_all(trace, machine)) {
+    const Experts experts(trace);
+    const Bytes at_home = home_count(trace, machine, experts) * largest_expert(trace, experts);
+    if (persistent_bytes(trace) > machine.tiers[cpu].capacity + at_home) return false;
+  }
   return std::ranges::any_of(trace.ops, [&](const Op& op) {
     return trace.detail(op).revealed_by != none && op.placeable && forward_duration_on_cpu(trace, op, machine);
   });
 }
 
 ExpertHomes::ExpertHomes(const Trace& trace, const MachineSpec& machine, const Experts& experts)
-    : at_start_(placed_evenly(experts, experts_that_fit(trace, machine, experts, on_its_way(trace, machine, experts)))),
-      on_gpu_(at_start_) {
+    : at_start_(placed_evenly(experts, home_count(trace, machine, experts))), on_gpu_(at_start_) {
   for (std::uint32_t layer = 0; layer < experts.layers(); ++layer) computed_.emplace_back(experts.count_in(layer), 0);
 }
 
@@ -172,6 +189,7 @@ void ExpertHomes::chosen(OpIndex gate, std::span<const Run> runs, const Experts&
 void start_in_homes(const Trace& trace, const MachineSpec& machine, Layout& layout) {
   const Experts experts(trace);
   const ExpertHomes homes(trace, machine, experts);
+  const bool in_both = cpu_has_all(trace, machine);
   const auto initial = static_cast<std::uint8_t>(machine.initial_tier == 0 ? 0 : 1u << machine.initial_tier);
   std::size_t chunk = 0;
   const bool known = !layout.start.empty();
@@ -184,7 +202,7 @@ void start_in_homes(const Trace& trace, const MachineSpec& machine, Layout& layo
       std::uint8_t& tiers = layout.start[i];
       if (tiers == 0) tiers = initial;
       if (homes.has(place)) {
-        tiers |= 1;
+        tiers = static_cast<std::uint8_t>(in_both ? tiers | 1u : 1u);
       } else if (tiers != 1) {
         tiers &= static_cast<std::uint8_t>(~1u);
       }

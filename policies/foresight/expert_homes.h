@@ -20,8 +20,8 @@ namespace tencache {
 // most experts, so what is kept of them costs no copies of its own.
 class ExpertHomes {
  public:
-  // Whether the CPU can compute any op that a gate decides, and its memory holds all that persists: where experts come
-  // from storage, the GPU alone needs fewer of them again.
+  // Whether the CPU can compute any op that a gate decides, and its memory holds all that is not at home on the GPU:
+  // where experts come from storage, the fewer are needed anew the better.
   static bool apply(const Trace& trace, const MachineSpec& machine);
 
   ExpertHomes(const Trace& trace, const MachineSpec& machine, const Experts& experts);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "policies/footprint.h"
+
 namespace tencache {
 namespace {
 
@@ -36,7 +38,9 @@ void Foreknowledge::start(const View& view, Bytes chunk_bytes, bool forgets, con
   fetched.assign(view.memory.tier_count(), horizon.end());
   for (Store& store : ways.stores) store.read = horizon.end();
   needed.resize(view.schedule->tensor_count());
-  odds_ = view.reveals() ? ExpertOdds(trace) : ExpertOdds();
+  const double all = std::max(1.0, static_cast<double>(persistent_bytes(trace)));
+  const double kept = std::min(1.0, static_cast<double>(view.machine.tiers[0].capacity) / all);
+  odds_ = view.reveals() ? ExpertOdds(trace, kept) : ExpertOdds();
   homes_.reset();
   if (!odds_.empty() && view.to_memory == nullptr && ExpertHomes::apply(trace, view.machine)) {
     homes_ = std::make_unique<ExpertHomes>(trace, view.machine, odds_.experts());

@@ -25,7 +25,7 @@ void require_gates(const Trace& trace, const char* policy) {
   }
 }
 
-ExpertOdds::ExpertOdds(const Trace& trace) : op_count_(trace.ops.size()) {
+ExpertOdds::ExpertOdds(const Trace& trace, double kept) : op_count_(trace.ops.size()), kept_(kept * kept) {
   if (!has_gates(trace)) return;
   experts_.emplace_back(trace);
   layers_.resize(experts().layers());
@@ -75,7 +75,7 @@ double ExpertOdds::gates_until(std::uint32_t index, std::uint32_t expert) const 
   if (layer.decided == 0 || layer.last[expert] != layer.decided) return 1 / probability;
   const double again = (static_cast<double>(repeated_) + gates_before * probability) /
                        (static_cast<double>(could_repeat_) + gates_before);
-  return again + (1 - again) * (1 + 1 / probability);
+  return kept_ / probability + (1 - kept_) * (again + (1 - again) * (1 + 1 / probability));
 }
 
 // Beyond half a round it is a matter of order alone: all that may come is pressed into the other half.

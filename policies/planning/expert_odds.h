@@ -16,12 +16,13 @@ void require_gates(const Trace& trace, const char* policy);
 // Choices are taken for independent of each other, but that an expert that the layer's last gate chose is chosen again
 // with a probability of its own, which all layers share; not if that gate chose all of them, as a prompt's may. The
 // probability of each expert is its share of the layer's choices so far, with a few gates more by which all are alike,
-// as many as the trace says that a gate will choose.
+// as many as the trace says that a gate will choose. The more experts are kept, the longer each is kept, and the less the
+// last gate says of it: it counts for 1 less the square of the share that is kept (by trial).
 class ExpertOdds {
  public:
   ExpertOdds() = default;
-  // Of a program, sealed or not, which must outlive this object. Linear.
-  explicit ExpertOdds(const Trace& trace);
+  // Of a program, sealed or not, which must outlive this object; `kept`: the share of experts that are. Linear.
+  explicit ExpertOdds(const Trace& trace, double kept = 0);
 
   bool empty() const { return experts_.empty(); }
   const Experts& experts() const { return experts_.front(); }
@@ -49,6 +50,7 @@ class ExpertOdds {
   std::vector<Experts> experts_;  // one, or none if there are no gates
   std::vector<Layer> layers_;
   std::size_t op_count_ = 0;
+  double kept_ = 0;                                // squared
   std::uint64_t could_repeat_ = 0, repeated_ = 0;  // choices of gates before the last, and those chosen once more
 };
 

@@ -245,6 +245,28 @@ TEST(ExpertOdds, CountChoicesAndRepetitions) {
   EXPECT_FALSE(odds.of_expert(0));
 }
 
+// A gate that chooses all says nothing of which come next: (1 + 2) of 1 + 4 for each, 5/3.
+TEST(ExpertOdds, AGateThatChoosesAllRepeatsNothing) {
+  const TwoGates made;
+  const Trace trace = sealed(made.trace);
+  ExpertOdds odds(trace);
+  std::vector<Use> all;
+  for (TensorId weight = 1; weight <= 6; ++weight) all.push_back({weight, true, false});
+  odds.chosen(0, all);
+  for (const std::uint32_t expert : {0u, 1u, 2u}) EXPECT_DOUBLE_EQ(odds.gates_until(0, expert), 5. / 3);
+}
+
+// As above, but half of the experts are kept: of expert 2 three quarters of 57/36 and one of 3/2.
+TEST(ExpertOdds, TheLastGateCountsAsWhatIsNotKept) {
+  const TwoGates made;
+  const Trace trace = sealed(made.trace);
+  ExpertOdds odds(trace, 0.5);
+  odds.chosen(0, std::vector<Use>{{5, true, false}, {6, true, false}, {1, true, false}, {2, true, false}});
+  odds.chosen(5, std::vector<Use>{{5, true, false}, {6, true, false}});
+  EXPECT_DOUBLE_EQ(odds.gates_until(0, 2), 57. / 48 + 3. / 8);
+  EXPECT_DOUBLE_EQ(odds.gates_until(0, 0), 2);
+}
+
 // ---- No leak --------------------------------------------------------------------------------------------------------
 
 Trace small_mixture(std::uint64_t requests) {

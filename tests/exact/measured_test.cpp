@@ -7,9 +7,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <utility>
 
 #include "core/check.h"
 #include "core/error.h"
+#include "studies/measured.h"
 
 namespace tencache {
 namespace {
@@ -67,6 +70,12 @@ class LiveSettings : public ::testing::Test {
     std::filesystem::remove(file);
     return setting;
   }
+  static LiveRanks here(std::uint64_t rank, std::uint64_t count) {
+    LiveRanks ranks;
+    ranks.rank_here = rank;
+    ranks.count_here = count;
+    return ranks;
+  }
   static std::string error_of(const std::function<void()>& call) {
     try {
       call();
@@ -78,7 +87,7 @@ class LiveSettings : public ::testing::Test {
 };
 
 TEST_F(LiveSettings, ARankHasItsPartOfMemoryAndDisks) {
-  const LiveSetting setting = setting_of({.rank = 5, .world = 8, .rank_here = 1, .count_here = 4, .share = "run"});
+  const LiveSetting setting = setting_of(here(1, 4));
   EXPECT_EQ(setting.machine.rank_count(), 1u);
   EXPECT_EQ(setting.machine.tiers[0].capacity, GiB);
   EXPECT_EQ(setting.machine.tiers[1].capacity, 2 * GiB);
@@ -91,21 +100,21 @@ TEST_F(LiveSettings, ARankHasItsPartOfMemoryAndDisks) {
 }
 
 TEST_F(LiveSettings, MemoryThatIsGivenIsEachRanks) {
-  const LiveSetting setting = setting_of({.rank_here = 1, .count_here = 2, .share = ""}, "", "3GiB");
+  const LiveSetting setting = setting_of(here(1, 2), "", "3GiB");
   EXPECT_EQ(setting.machine.tiers[1].capacity, 3 * GiB);
   EXPECT_EQ(setting.machine.links[1].bandwidth, 500'000'000u);
 }
 
 TEST_F(LiveSettings, AMachineOfSeveralRanksSaysWhatTheyShare) {
-  const LiveSetting setting = setting_of({.rank_here = 1, .count_here = 2, .share = ""}, "ranks: 2\n");
+  const LiveSetting setting = setting_of(here(1, 2), "ranks: 2\n");
   EXPECT_EQ(setting.machine.tiers[1].capacity, 8 * GiB) << "nothing";
   EXPECT_EQ(setting.machine.links[1].bandwidth, 1'000'000'000u);
-  EXPECT_THAT(error_of([&] { setting_of({.rank_here = 1, .count_here = 3, .share = ""}, "ranks: 2\n"); }),
+  EXPECT_THAT(error_of([&] { setting_of(here(1, 3), "ranks: 2\n"); }),
               AllOf(HasSubstr(".yaml: the machine has 2 ranks, and 3 run on this computer"), HasSubstr("`ranks: 3`")));
 }
 
 TEST_F(LiveSettings, ARankThatIsNotThereIsRefused) {
-  EXPECT_THAT(error_of([&] { setting_of({.rank_here = 2, .count_here = 2, .share = ""}); }),
+  EXPECT_THAT(error_of([&] { setting_of(here(2, 2)); }),
               HasSubstr("LOCAL_RANK 2: of 2 ranks on this computer (LOCAL_WORLD_SIZE) the last one is 1"));
 }
 

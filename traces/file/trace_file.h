@@ -29,8 +29,8 @@
 // Quantities are integers: bytes, nanoseconds. Ids count 0, 1, 2, … for tensors and for ops. Where the header has
 // tensor_count and op_count (the writer gives both), a file cut at the end of a line is noticed as well. Unknown keys
 // are errors. What ² marks needs format version 2, ³ version 3, ⁴ version 4, ⁵ version 5, ⁶ version 6, ⁷ version 7. In
-// versions 1 and 2 the sentence in recorded_by says how the trace was made, and the reader takes made_by and made_with from it.
-// docs/trace-format.md explains the meaning of each key.
+// versions 1 and 2 the sentence in recorded_by says how the trace was made, and the reader takes made_by and made_with
+// from it. docs/trace-format.md explains the meaning of each key.
 #pragma once
 
 #include <string>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -187,6 +186,10 @@ class StepCopier {
       to.clear();
       for (const TensorId tensor : from) to.push_back(stands_for_[tensor]);
     };
+    const auto after = [](const std::unordered_map<std::uint32_t, std::uint32_t>& ids, std::uint32_t id) {
+      const auto found = ids.find(id);
+      return found == ids.end() ? id : found->second;
+    };
     for (const Op& recorded : step_.ops) {
       Op op = recorded;
       OpDetail detail = step_.detail(recorded);
@@ -194,7 +197,9 @@ class StepCopier {
       map(step_.writes(recorded), writes);
       map(step_.frees(recorded), frees);
       if (detail.revealed_by != none) {
-        op.module = module_of_[recorded.module];
+        const Choice& choice = choices_[detail.revealed_by];
+        op.module = after(choice.modules, recorded.module);
+        for (TensorId& tensor : reads) tensor = after(choice.weights, tensor);
         detail.revealed_by += first;
       }
       detail.step = copies_;
@@ -212,8 +217,7 @@ class StepCopier {
  private:
   void begin_copy(const StepChoices& choices) {
     stands_for_.resize(step_.tensors.size());
-    module_of_.resize(step_.names.size());
-    std::iota(module_of_.begin(), module_of_.end(), NameId{0});
+    choices_.clear();
     for (TensorId tensor = 0; tensor < step_.tensors.size(); ++tensor) {
       const bool own = copies_ > 0 && !step_.tensors[tensor].persistent;
       stands_for_[tensor] = own ? static_cast<TensorId>(result_.tensors.size()) : tensor;
@@ -230,9 +234,9 @@ class StepCopier {
   // Ops that read the first expert's weights read the second's.
   void put(OpIndex gate, std::uint32_t recorded, std::uint32_t chosen) {
     const std::span<const TensorId> from = experts_.weights(gate, recorded), to = experts_.weights(gate, chosen);
-    for (std::size_t i = 0; i < from.size() && i < to.size(); ++i) stands_for_[from[i]] = to[i];
-    const NameId before = module(gate, recorded);
-    if (before < module_of_.size()) module_of_[before] = module(gate, chosen);
+    Choice& choice = choices_[gate];
+    for (std::size_t i = 0; i < from.size() && i < to.size(); ++i) choice.weights[from[i]] = to[i];
+    choice.modules[module(gate, recorded)] = module(gate, chosen);
   }
   NameId module(OpIndex gate, std::uint32_t expert) {
     const std::string_view block = step_.module(step_.ops[gate]);
@@ -246,7 +250,10 @@ class StepCopier {
   Trace result_;
   std::uint32_t copies_ = 0;
   std::vector<TensorId> stands_for_;  // in the copy that is made
-  std::vector<NameId> module_of_;     // by module of the step, in place of an expert that was not chosen
+  struct Choice {                     // what stands for the recorded one
+    std::unordered_map<std::uint32_t, std::uint32_t> weights, modules;
+  };
+  std::unordered_map<OpIndex, Choice> choices_;  // by gate
 };
 
 }  // namespace

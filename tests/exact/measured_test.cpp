@@ -59,7 +59,7 @@ class LiveSettings : public ::testing::Test {
                            "  - {name: nvme, kind: nvme, capacity: 1MiB}\n"
                            "links:\n"
                            "  - {name: h2d, from: cpu, to: gpu, bandwidth: 8GB/s}\n"
-                           "  - {name: nvme_read, from: nvme, to: cpu, bandwidth: 1GB/s}\n"
+                           "  - {name: nvme_read, from: nvme, to: gpu, bandwidth: 1GB/s}\n"
                         << more;
     Scenario scenario;
     scenario.machine.name = file;

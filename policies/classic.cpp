@@ -67,10 +67,12 @@ void Ranking::set(TensorId tensor, Rank rank) {
   ranks_[tensor] = rank;
 }
 
-void Ranking::choose(const RoomRequest& request, const Residency& memory, std::vector<ChunkId>& victims, Rank floor) {
+void Ranking::choose(const RoomRequest& request, const Residency& memory, std::vector<ChunkId>& victims, Rank floor,
+                     Rank ceiling) {
   TENCACHE_CHECK(request.tier == 0);
   Bytes found = 0;
-  for (auto next = order_.begin(); next != order_.end() && found < request.bytes && next->rank > floor;) {
+  auto next = order_.lower_bound({ceiling, 0});
+  while (next != order_.end() && found < request.bytes && next->rank > floor) {
     const TensorId tensor = next->tensor;
     if (!present(memory, tensor)) {
       ranked_[tensor] = false;

@@ -98,7 +98,6 @@ class ExpertCache : public Policy {
   }
 
   struct Layer {
-    Ranking cached;                      // weights on the GPU
     std::vector<std::uint32_t> visits;   // by expert
     std::vector<std::uint32_t> request;  // the same, of this iteration
   };
@@ -123,6 +122,7 @@ class ExpertLru final : public ExpertCache {
   const char* name() const override { return "expert-lru"; }
   void start(const View& view) override {
     ExpertCache::start(view);
+    all_ = {};
     time_ = 0;
     const Trace& trace = view.program->trace;
     Bytes all = 0, rest = peak_of_intermediates(trace, *view.schedule, true);
@@ -143,9 +143,12 @@ class ExpertLru final : public ExpertCache {
       touched(use.tensor, place(use.tensor, view));
     }
   }
-  // The lower the later it was used: the highest leaves.
+  // Layer after layer. The lower in its layer the later it was used: the highest leaves.
   void touched(TensorId tensor, Experts::Place place) override {
-    if (place.layer != none) layers_[place.layer].cached.set(tensor, {~++time_, 0});
+    if (place.layer != none) all_.set(tensor, {place.layer, ~++time_});
+  }
+  void choose_of(std::uint32_t layer, const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) {
+    all_.choose(request, view.memory, victims, {layer, 0}, {layer, ~std::uint64_t{0}});
   }
   std::size_t cached_in(std::uint32_t layer, const View& view) const {
     std::size_t count = 0;
@@ -158,15 +161,16 @@ class ExpertLru final : public ExpertCache {
   void choose(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
     const std::uint32_t own =
         request.incoming == none ? none : place(view.memory.tensor_of(request.incoming), view).layer;
-    if (own != none && cached_in(own, view) >= quota_) layers_[own].cached.choose(request, view.memory, victims);
+    if (own != none && cached_in(own, view) >= quota_) choose_of(own, request, view, victims);
     for (std::uint32_t layer = 0; layer < layers_.size() && victims.empty(); ++layer) {
-      if (cached_in(layer, view) > quota_) layers_[layer].cached.choose(request, view.memory, victims);
+      if (cached_in(layer, view) > quota_) choose_of(layer, request, view, victims);
     }
-    if (own != none && victims.empty()) layers_[own].cached.choose(request, view.memory, victims);
+    if (own != none && victims.empty()) choose_of(own, request, view, victims);
   }
 
   std::uint64_t cached_ = 0, time_ = 0;
   std::size_t quota_ = 1;
+  Ranking all_;
 };
 
 class MoeInfinity final : public ExpertCache {

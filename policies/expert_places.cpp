@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/cpu_op.h"
+#include "core/error.h"
 #include "core/reveal.h"
 #include "core/state_hash.h"
 #include "policies/classic.h"

@@ -19,6 +19,7 @@ inline constexpr std::size_t device_count = 2, duration_source_count = 2, op_str
 struct TensorRow {
   std::uint64_t bytes, stored_bytes;
   std::uint32_t name;
+  std::uint16_t profiled_uses;
   std::uint8_t role;
   bool persistent;
 };
@@ -61,7 +62,9 @@ void check_below(std::uint64_t value, std::uint64_t count, const char* what, std
 }
 
 TensorRow row_of(const Tensor& tensor) {
-  return {tensor.bytes, tensor.stored_bytes, tensor.name, static_cast<std::uint8_t>(tensor.role), tensor.persistent};
+  return {
+      tensor.bytes,     tensor.stored_bytes, tensor.name, tensor.profiled_uses, static_cast<std::uint8_t>(tensor.role),
+      tensor.persistent};
 }
 
 OpRow row_of(const Op& op) {
@@ -105,6 +108,7 @@ Tensor tensor_of(const TensorRow& row, const NamePool& names, std::size_t index)
   return {.name = row.name,
           .role = static_cast<Role>(row.role),
           .persistent = row.persistent,
+          .profiled_uses = row.profiled_uses,
           .bytes = row.bytes,
           .stored_bytes = row.stored_bytes};
 }
@@ -378,9 +382,10 @@ std::shared_ptr<PythonTrace> from_arrays(const py::dict& header, const std::vect
 }
 
 TensorId add_tensor(PythonTrace& self, const std::string& name, Bytes bytes, const std::string& role, bool persistent,
-                    Bytes stored_bytes) {
+                    Bytes stored_bytes, std::uint16_t profiled_uses) {
   const TensorId id = self.trace.add_tensor(name, bytes, named<Role>(role, "role"), persistent);
   self.trace.tensors[id].stored_bytes = stored_bytes;
+  self.trace.tensors[id].profiled_uses = profiled_uses;
   ++self.revision;
   return id;
 }
@@ -473,7 +478,8 @@ void bind_making(TraceClass& trace) {
                    "A trace from what `header`, `names`, `tensors`, `ops`, `reads` and `writes` of another give, and "
                    "`kernels`, `details` and `frees` if its ops have any. names[0] is ''.");
   trace.def("add_tensor", &add_tensor, py::arg("name"), py::arg("bytes"), py::arg("role"),
-            py::arg("persistent") = false, py::arg("stored_bytes") = 0, "Appends a tensor; returns its id.");
+            py::arg("persistent") = false, py::arg("stored_bytes") = 0, py::arg("profiled_uses") = 0,
+            "Appends a tensor; returns its id.");
   trace.def(
       "add_op", &add_op, py::arg("name"), py::kw_only(), py::arg("reads"), py::arg("writes"), py::arg("duration_ns"),
       py::arg("phase"), py::arg("device") = "gpu", py::arg("duration_source") = "measured", py::arg("module") = "",
@@ -501,7 +507,8 @@ void bind_contents(TraceClass& trace) {
   trace.def_property("header", &header_of, &set_header, "A dict: model, batch, sequence_length, precision, …; a copy.");
   trace.def_property(
       "tensors", [](const PythonTrace& self) { return rows_of<TensorRow>(self.trace.tensors); }, &set_tensors,
-      "A structured array: bytes, name (an index of `names`), role (of ROLES), persistent, stored_bytes (0: bytes).");
+      "A structured array: bytes, name (an index of `names`), role (of ROLES), persistent, stored_bytes (0: bytes), "
+      "profiled_uses.");
   trace.def_property(
       "ops", [](const PythonTrace& self) { return rows_of<OpRow>(self.trace.ops); }, &set_ops,
       "A structured array: duration_ns, gap_before_ns, issue_ns, flops, bytes, name, module, rendezvous (indices of "
@@ -590,7 +597,7 @@ void bind_contents(TraceClass& trace) {
 }  // namespace
 
 void bind_trace(py::module_& module) {
-  PYBIND11_NUMPY_DTYPE(TensorRow, bytes, stored_bytes, name, role, persistent);
+  PYBIND11_NUMPY_DTYPE(TensorRow, bytes, stored_bytes, name, profiled_uses, role, persistent);
   PYBIND11_NUMPY_DTYPE(OpRow, duration_ns, gap_before_ns, issue_ns, flops, bytes, name, module, rendezvous, kernel,
                        detail, group, rank, phase, device, duration_source, stream, placeable, reorderable);
   PYBIND11_NUMPY_DTYPE(KernelRow, shape, launches, kind, attention, causal, unaligned, fp8);

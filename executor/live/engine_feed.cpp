@@ -94,8 +94,11 @@ void EngineFeed::give_back_memory() {
   const TierId tier = machine_->shared_tier();
   if (tier == no_tier) return;
   const Bytes most = std::max(most_shared_, engine_->memory().used(tier));
-  set_shared_memory(machine_->give_back_memory(most + most / 4 + machine_->share()->step()));
+  const Bytes held = machine_->give_back_memory(most + most / 4 + machine_->share()->step());
   most_shared_ = 0;
+  if (held == engine_->memory().capacity(tier)) return;
+  const Nanoseconds at = now();
+  tell([tier, held, at](Engine& engine) { engine.set_capacity(tier, held, at); });
 }
 
 void EngineFeed::set_shared_memory(Bytes capacity) {

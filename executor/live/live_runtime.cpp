@@ -206,9 +206,7 @@ void LiveRuntime::iteration_boundary() {
   if (signal == StepFollower::Signal::deviated) feed_.tell([at](Engine& engine) { engine.schedule_deviated(at); });
   if (signal == StepFollower::Signal::profile) tell_profile(at);
   feed_.tell([at](Engine& engine) { engine.iteration_boundary(at); });
-  if (profile_ != nullptr) {  // before, the next step may need more than the last one
-    feed_.tell([this](Engine&) TENCACHE_REQUIRES(feed_.mutex) { feed_.give_back_memory(); });
-  }
+  if (profile_ != nullptr) feed_.give_back_memory();  // before, the next step may need more than the last one
   sleep_.step_begins(lock);
 }
 

@@ -67,7 +67,7 @@ class Trace:
         frees: Optional[Accesses] = None,
     ) -> "Trace": ...
     def add_tensor(
-        self, name: str, bytes: int, role: str, persistent: bool = False, stored_bytes: int = 0
+        self, name: str, bytes: int, role: str, persistent: bool = False, stored_bytes: int = 0, profiled_uses: int = 0
     ) -> int: ...
     def add_op(
         self,
@@ -276,7 +276,7 @@ class LivePrediction:
 class LiveRun:
     def __init__(
         self, setting: LiveSetting, *, pace: bool, sleep: bool, fence: int, timeline: str,
-        predicted: Optional[LivePrediction]
+        predicted: Optional[LivePrediction], stream: int = 0
     ) -> None: ...
     @property
     def abi(self) -> int: ...

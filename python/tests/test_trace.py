@@ -41,7 +41,7 @@ def generation():
     """An expert that a router reveals, with all that format version 2 has."""
     trace = tencache.Trace(model="by hand", stack="vllm 0.9")
     kv = trace.add_tensor("kv", 2048, "kv_cache", persistent=True)
-    expert = trace.add_tensor("e", 4096, "expert", persistent=True, stored_bytes=1152)
+    expert = trace.add_tensor("e", 4096, "expert", persistent=True, stored_bytes=1152, profiled_uses=7)
     shape = [1, 8, 2, 16, 16, 64]
     trace.add_op("attention", reads=[kv], writes=[], duration_ns=1, phase="prefill", kernel="attention", shape=shape,
                  causal=True, attention_kernel="flash2")
@@ -82,6 +82,7 @@ class TraceTest(unittest.TestCase):
         trace = generation()
         self.assertEqual(trace.header["stack"], "vllm 0.9")
         self.assertEqual(trace.tensors["stored_bytes"].tolist(), [0, 1152])
+        self.assertEqual(trace.tensors["profiled_uses"].tolist(), [0, 7])
         kernels = trace.kernels[trace.ops["kernel"]]
         self.assertEqual([tencache.KERNELS[k] for k in kernels["kind"]], ["attention", "unknown", "matmul"])
         self.assertEqual(kernels["shape"].tolist(), [[1, 8, 2, 16, 16, 64], [0] * 6, [1, 1, 64, 128, 0, 0]])

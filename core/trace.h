@@ -136,7 +136,7 @@ struct Tensor {
   NameId name = 0;
   Role role = Role::activation;
   bool persistent = false;  // keeps its content from one iteration to the next
-  // Of an expert: how many tokens of other requests chose it, in a profile made before; 0: none, or there is no profile.
+  // Of an expert: how many tokens of other requests chose it, in a profile made before; 0: none, or there is no such.
   std::uint16_t profiled_uses = 0;
   Bytes bytes = 0;
   Bytes stored_bytes = 0;  // in tiers of other kinds than the GPU's, where it is kept in another format; 0: `bytes`

@@ -55,8 +55,8 @@ class HostShare {
   Bytes most_held() const { return most_held_; }
   Bytes pool() const { return ranks() * part_; }  // of all ranks
   Bytes step() const { return step_; }
-  // A step more, or what is left. False if nothing is: others hear of it. While that is so, the dead are looked for once
-  // in a while only.
+  // A step more, or what is left. False if nothing is: others hear of it. While that is so, the dead are looked for
+  // once in a while only.
   bool take_more();
   void has_enough();  // others hear of it
   // Holds so much from now on, which is less.

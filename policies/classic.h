@@ -54,8 +54,8 @@ class Ranking {
   }
   Rank of(TensorId tensor) const { return ranks_[tensor]; }  // of a tensor that was set
   // The evictable chunks of the first tensors, until the request's bytes are reached, of those that rank above `floor`
-  // and below `ceiling`. Tensors that have left the GPU are forgotten on the way, so a victim costs O(log tensors on the
-  // GPU), amortised.
+  // and below `ceiling`. Tensors that have left the GPU are forgotten on the way, so a victim costs O(log tensors on
+  // the GPU), amortised.
   void choose(const RoomRequest& request, const Residency& memory, std::vector<ChunkId>& victims, Rank floor = {},
               Rank ceiling = {.first = ~std::uint64_t{0}, .second = ~std::uint64_t{0}});
 

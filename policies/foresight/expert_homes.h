@@ -45,9 +45,9 @@ class ExpertHomes {
 // For layout.start: the experts that it has at first are on the GPU, too; the others are not.
 void start_in_homes(const Trace& trace, const MachineSpec& machine, Layout& layout);
 
-// An expert that the GPU lacks is copied there or computed by the CPU, so that the later of the two devices is done with
-// the gate's experts as early as it can be: those are copied that the CPU would take longest for. If that makes it earlier
-// still, the CPU also computes some that the GPU has, those that take it least.
+// An expert that the GPU lacks is copied there or computed by the CPU, so that the later of the two devices is done
+// with the gate's experts as early as it can be: those are copied that the CPU would take longest for. If that makes it
+// earlier still, the CPU also computes some that the GPU has, those that take it least.
 std::unique_ptr<DecidedPlaces> place_by_homes(const Trace& trace, const MachineSpec& machine);
 
 // The same for a trace with experts drawn for the gates of `sealed`: there its ops run.

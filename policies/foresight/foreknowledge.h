@@ -48,7 +48,7 @@ class Foreknowledge {
 
   bool exclusive() const { return exclusive_ != Exclusive::none; }
 
-  // What gates have decided and the GPU's ops that read it have not been issued: experts' weights, in the order of these.
+  // What gates have decided and the GPU's ops that read it have not been issued: experts' weights, in their order.
   struct Revealed {
     OpIndex op = none;
     TensorId tensor = none;

@@ -36,8 +36,8 @@
 //   - an expert's next use is guessed, from what gates chose so far (planning/expert_odds.h): by that it leaves, and
 //     nothing is made ready for a guess. Once its gate has chosen it, it is fetched before all else;
 //   - planning rehearses with experts drawn;
-//   - if the CPU can compute experts, the GPU is home to some of each layer, and those of the others that a gate chooses
-//     are copied or computed by the CPU, whatever ends first (expert_homes.h).
+//   - if the CPU can compute experts, the GPU is home to some of each layer, and those of the others that a gate
+//     chooses are copied or computed by the CPU, whatever ends first (expert_homes.h).
 // Planning, too:
 //   9. Of a trace with choices of recomputation, before all else: which layers' results are recomputed, by rehearsals
 //      of the policy as it is without step 8 (choose_levels.h). With nothing and with every layer recomputed step 8 may

@@ -16,8 +16,8 @@ void require_gates(const Trace& trace, const char* policy);
 // Choices are taken for independent of each other, but that an expert that the layer's last gate chose is chosen again
 // with a probability of its own, which all layers share; not if that gate chose all of them, as a prompt's may. The
 // probability of each expert is its share of the layer's choices so far, with a few gates more by which all are alike,
-// as many as the trace says that a gate will choose. The more experts are kept, the longer each is kept, and the less the
-// last gate says of it: it counts for 1 less the square of the share that is kept (by trial).
+// as many as the trace says that a gate will choose. The more experts are kept, the longer each is kept, and the less
+// the last gate says of it: it counts for 1 less the square of the share that is kept (by trial).
 class ExpertOdds {
  public:
   ExpertOdds() = default;

@@ -34,8 +34,8 @@ TEST(BoundTest, ComputeWhereEverythingFits) {
   EXPECT_DOUBLE_EQ(run_small(small_machine(600), trace, 4).result.iteration_seconds(), 500e-9);
 }
 
-// Both ops may move, and wait for nothing: a takes 10 ns on the GPU and 30 on the CPU, b 10 on either. With b on the CPU
-// both devices take 10. With a fixed op of 4 ns that is 14 and 10; if a tenth of a could go as well, 13 and 13, for
+// Both ops may move, and wait for nothing: a takes 10 ns on the GPU and 30 on the CPU, b 10 on either. With b on the
+// CPU both devices take 10. With a fixed op of 4 ns that is 14 and 10; if a tenth of a could go as well, 13 and 13, for
 // w = 1/4. A run that is not steady may have had all of the CPU's ops before.
 TEST(BoundTest, LanesOfAGenerationThatMayMove) {
   Trace trace;

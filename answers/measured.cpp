@@ -21,6 +21,21 @@ ComparedFigure side_by_side(std::optional<double> predicted, std::optional<doubl
   return figure;
 }
 
+// What was predicted for several steps together, for one of them.
+void take_a_step(ResultComparison& comparison, std::uint32_t steps) {
+  const auto divide = [steps](ComparedFigure& figure) {
+    if (figure.predicted) figure = side_by_side(*figure.predicted / steps, figure.measured);
+  };
+  for (ComparedFigure* const figure :
+       {&comparison.iteration_seconds, &comparison.time_seconds.compute, &comparison.time_seconds.gaps}) {
+    divide(*figure);
+  }
+  for (Named<ComparedFigure>* const figures :
+       {&comparison.stall_seconds, &comparison.busy_seconds, &comparison.traffic_bytes}) {
+    for (auto& [name, figure] : *figures) divide(figure);
+  }
+}
+
 std::optional<double> as_number(const Json& value) {
   return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
 }
@@ -46,10 +61,11 @@ Named<ComparedFigure> side_by_side(const std::optional<Named<Value>>& predicted,
 References references_of_run(const Workload& workload, const Prediction* prediction) {
   if (prediction != nullptr) {
     const auto& result = prediction->result;
-    References references{.ideal_seconds = result.ideal_seconds,
-                          .bound_seconds = result.bound_choice_seconds.value_or(result.bound_seconds),
+    const std::uint32_t steps = repeated_steps(prediction->outcome.program.trace);
+    References references{.ideal_seconds = result.ideal_seconds / steps,
+                          .bound_seconds = result.bound_choice_seconds.value_or(result.bound_seconds) / steps,
                           .bound_term = result.bound_term};
-    if (result.bound_choice_seconds) references.recorded_bound_seconds = result.bound_seconds;
+    if (result.bound_choice_seconds) references.recorded_bound_seconds = result.bound_seconds / steps;
     return references;
   }
   return workload.trace->ops.empty() ? References{} : references_of(workload);
@@ -75,6 +91,11 @@ DocumentTable mapping_table(const Named<MappingCost>& mapping) {
 
 std::string prediction_text(const PredictedResult& prediction) {
   if (!prediction.iteration_seconds) return "predicted: does not fit\n";
+  if (prediction.steps)
+    return fmt::format(
+        "  predicted is a mean of {} recorded steps; the iteration measured is the mean step from the "
+        "third on, all else means over the second half\n",
+        *prediction.steps);
   if (prediction.comparison)
     return "  the iteration measured is the median step from the third on, all else means over the second half\n";
   return fmt::format("predicted {}; steps are comparable from the third on, so none was\n",
@@ -198,14 +219,21 @@ LiveAnswer live_answer(const Workload& workload, const Outcome& outcome, Program
   answer.training = step_figures(figures.step_seconds,
                                  static_cast<double>(result.window.evictions) / static_cast<double>(result.period));
   if (prediction != nullptr) {
+    const std::uint32_t steps = repeated_steps(prediction->outcome.program.trace);
     std::optional<double> seconds;
+    std::optional<ResultComparison> comparison;
     if (figures.step_seconds.size() > first_named_step) {
-      const std::uint32_t steps = repeated_steps(prediction->outcome.program.trace);
-      seconds = steps == 1 ? answer.training.median_step_seconds : steps * answer.training.mean_step_seconds;
+      seconds = steps == 1 ? answer.training.median_step_seconds : answer.training.mean_step_seconds;
+      comparison = compare_results(prediction->result, answer, seconds);
     }
-    answer.prediction.emplace(
-        predicted_result(*prediction, seconds ? compare_results(prediction->result, answer, seconds) : std::nullopt));
-    answer.prediction->measured_seconds.emplace(seconds);
+    if (comparison && steps > 1) take_a_step(*comparison, steps);
+    PredictedResult predicted = predicted_result(*prediction, std::move(comparison));
+    if (steps > 1) {
+      predicted.steps.emplace(steps);
+      if (predicted.iteration_seconds) *predicted.iteration_seconds /= steps;
+    }
+    predicted.measured_seconds.emplace(seconds);
+    answer.prediction.emplace(std::move(predicted));
   }
   answer.live = std::move(figures);
   answer.text = result_text(workload, outcome, references, Ran::measured);

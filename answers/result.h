@@ -217,11 +217,13 @@ struct PredictedResult {
   std::string sha256;
   std::optional<double> iteration_seconds;
   Absent<std::optional<double>> measured_seconds;  // that it is compared with, where not the result's own
+  // Of a recording of several steps (repeat_step): all but peaks and `result` is the mean of one.
+  Absent<std::uint64_t> steps;
   std::optional<double> error;
   std::optional<ResultComparison> comparison;  // none: one of the two does not fit
   UntimedResult result;
 };
-TENCACHE_ANSWER(PredictedResult, file, sha256, iteration_seconds, measured_seconds, error, comparison, result)
+TENCACHE_ANSWER(PredictedResult, file, sha256, iteration_seconds, measured_seconds, steps, error, comparison, result)
 
 struct ResultAnswer : UntimedResult {
   Timing timing;

@@ -204,6 +204,27 @@ TEST(Measured, ALiveRunIsComparedByItsMedianStep) {
   EXPECT_THAT(document_text(document_of(brief)), HasSubstr("steps are comparable from the third on, so none was"));
 }
 
+// A recording of four steps is predicted as one iteration of 3 s, with 1 of compute: a step takes 0.75 and 0.25.
+TEST(Measured, SeveralRecordedStepsAreComparedAsTheMeanOfOne) {
+  Prediction prediction;
+  prediction.result = result_of(3, 2, 100, 64);
+  prediction.result.ideal_seconds = 2;
+  Trace& trace = prediction.outcome.program.trace;
+  trace.header.provenance.made_by = MadeBy::recorded;
+  trace.details.push_back({.step = 3});
+  const LiveAnswer run = live_run({9, 8, 0.25, 0.25, 1}, &prediction);
+  EXPECT_EQ(run.prediction->steps, 4u);
+  EXPECT_EQ(run.prediction->iteration_seconds, 0.75);
+  EXPECT_EQ(run.prediction->measured_seconds, 0.5) << "the mean: experts differ from step to step";
+  EXPECT_DOUBLE_EQ(run.prediction->error.value(), 0.5);
+  EXPECT_EQ(run.prediction->comparison->time_seconds.compute.predicted, 0.25);
+  EXPECT_EQ(run.prediction->comparison->stall_seconds[0].second.predicted, 0.5);
+  EXPECT_EQ(run.prediction->comparison->traffic_bytes[0].second.predicted, 25);
+  EXPECT_EQ(run.prediction->comparison->peak_bytes[0].second.predicted, 64);
+  EXPECT_EQ(run.ideal_seconds, 0.5);
+  EXPECT_THAT(document_text(document_of(run)), HasSubstr("predicted is a mean of 4 recorded steps"));
+}
+
 // The document that another program reads is the one that was written.
 TEST(Measured, AnswersAreReadAsTheyWereWritten) {
   Prediction prediction;

@@ -35,10 +35,9 @@ MachineSpec part_of_host(const MachineSpec& host, std::size_t rank);
 
 class HostShare {
  public:
-  // `host`: with as many ranks as run on it. `cpu_memory`: this rank's part of it, as every other's; 0: none is shared.
-  // Throws Error where
-  // the file is another user's, another version's, or a run's of other ranks, memory or links, and where this rank runs
-  // already.
+  // `host`: with as many ranks as run on it. `cpu_memory`: in bytes, this rank's part of it, as large as every other's;
+  // 0: none is shared. Throws Error where the file is another user's, another version's, or that of a run with other
+  // ranks, memory or links, and where this rank runs already.
   HostShare(const std::string& run, std::size_t rank, const MachineSpec& host, Bytes cpu_memory);
   // Gives everything back.
   ~HostShare();
